@@ -1,4 +1,4 @@
-"""The log of births, compiled: what is known of all that was seen to be born and still exists."""
+"""The log of births, compiled: what is known of everything that was born and is still alive."""
 
 from collections.abc import Callable
 from types import CodeType
@@ -14,9 +14,9 @@ class SiteRow(NamedTuple):
     Attributes
     ----------
     kind, device : str
-        Of what is born there.
+        The kind of what is born there, and its device.
     op : str or None
-        The call that makes it.
+        The name of the call that makes it.
     places : tuple of (CodeType, int)
         Code objects and instructions, innermost first.
     births : int
@@ -24,9 +24,11 @@ class SiteRow(NamedTuple):
     live : float
         How many live; an estimate where births are sampled.
     nbytes, peak_nbytes : int
-        Their bytes now, and the most at once.
-    last_birth, last_birth_before_death : int
-        The numbers of the last birth there, and of the last birth anywhere before one of them died.
+        The live bytes now, and the most there were at once.
+    last_birth : int
+        The number of the last birth there.
+    last_birth_before_death : int
+        The number of the last birth anywhere when a resource or memory of the site last died.
     """
 
     kind: str
@@ -53,9 +55,9 @@ class Row:
     number : int
         Its own number: births are numbered in their order.
     closings : int
-        How many scopes had been closed until then.
+        How many scopes had been closed before it.
     at_s : float
-        When, by ``time.monotonic()``.
+        When it was born, by ``time.monotonic()``.
     scope : str or None
         The name of the scope: ``""`` for one without a name, None outside every scope.
     weight : float
@@ -79,11 +81,14 @@ class Row:
 
 @final
 class MemoryReference(ref[Any]):
-    """A weak reference to what stands for memory whose birth is known. Compared by identity."""
+    """A weak reference to an object that stands for memory whose birth is known.
+
+    Unlike other weak references it is compared by its own identity.
+    """
 
 @final
 class Log:
-    """What is known of all that was seen to be born and still exists.
+    """What is known of everything that was born and is still alive.
 
     The one instance is `LOG`.
 
@@ -92,8 +97,8 @@ class Log:
     c_api : object
         A capsule for compiled code that records births: see ``scopes/src/shared/birth_log.h``.
     disposals : dict
-        What somebody keeps of disposed resources, by their entries; the log takes out those that
-        have died.
+        Filled by Python code with facts about disposed resources, by their entries; the log takes
+        out entries whose resources have died.
     """
 
     @property
@@ -113,28 +118,33 @@ class Log:
         backed: bool,
         /,
     ) -> None:
-        """Register what the log records of births of a kind, which lives as long as the process.
+        """Register what the log records of births of a kind. The log keeps the kind for ever.
 
         Parameters
         ----------
         kind, name : Kind, str
             The kind, and the name that reports use for it.
         weigh : callable, optional
-            Returns the bytes of an instance, in one quick call. Left out, they are those of its
-            storages.
+            Returns the bytes of an instance, in one quick call. Without it, the bytes of the
+            storages of the kind are added up.
         memory : callable, optional
-            Returns the object that stands for the memory of an instance, whose birth is recorded
-            instead.
+            Returns the object that stands for the memory of an instance. The birth of that memory
+            is recorded, and none of the instance.
         device : str
             The device of all instances; used with `weigh` alone.
         backed : bool
-            Whether its bytes are those of memory that is seen to be born by itself.
+            Whether the bytes of an instance lie in memory that has a birth of its own.
         """
 
     def open(self, frames: int, sample_nbytes: int, /) -> None:
-        """Record births from now on, with so many frames; every one, or one for so many bytes.
+        """Record births from now on. `series` begin anew where none were being recorded.
 
-        Where none were recorded, `series` begin anew.
+        Parameters
+        ----------
+        frames : int
+            How many frames of user code are kept for a birth.
+        sample_nbytes : int
+            One birth is kept for so many bytes that are born; every birth where it is 0.
         """
 
     def close(self) -> None:
@@ -144,7 +154,7 @@ class Log:
         """Forget everything."""
 
     def cleared_at(self) -> int:
-        """Return the number of the last birth that was forgotten with everything else."""
+        """Return the number of the last birth before `clear` was called last; 0 if never."""
 
     def openings(self) -> int:
         """Return how often births began to be recorded."""
@@ -155,8 +165,8 @@ class Log:
         Returns
         -------
         tuple of int
-            The number of the last birth, passes that are over, scopes that were closed, and the
-            births that are known.
+            The number of the last birth, and how many passes ended, scopes were closed, and births
+            are known.
         """
 
     # ------------------------------------------------------------------ births and deaths
@@ -174,9 +184,11 @@ class Log:
         """Record, once, the birth of memory that dies with `anchor`. Return whether it is known."""
 
     def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
-        """Record the birth of what owns memory, at the line outside of so many innermost frames.
+        """Record the birth of an object that owns memory, such as a model.
 
-        It is recorded also where births are sampled. Return whether it is known now.
+        Its site is that of the first user code outside the innermost frames, of which `frames` are
+        left out: those of its constructors. It is recorded also where births are sampled. Return
+        whether it is known now.
         """
 
     def exclude(self, anchor: object, /) -> bool:
@@ -185,13 +197,13 @@ class Log:
     def escape(self, memory: object, /) -> None:
         """Record that the tensor of some memory was disposed.
 
-        The memory is given by what stands for it, or by the address of a block.
+        The memory is given by the object that stands for it, or by the address of a block.
         """
 
     def let_out(self, memory: object, /) -> None:
-        """Record that some memory was moved out under another name than that of its tensor.
+        """Record that an alias of some memory was moved out, such as an array over a storage.
 
-        It does not escape then.
+        It has not escaped then, although its tensor is disposed.
         """
 
     def escapes(self) -> int:
@@ -212,16 +224,20 @@ class Log:
         """Return what is known of memory."""
 
     def is_in_use(self, address: int, number: int, /) -> bool:
-        """Return whether a block of the arena is still the one of that birth."""
+        """Return whether the block of the arena at an address is still the one of a birth."""
 
     def count_elsewhere(self, address: int, is_elsewhere: bool, /) -> None:
-        """Let the bytes of a block of the arena count for its device, or leave them out.
+        """Leave the bytes of a block out of the live bytes of its device, or count them again.
 
-        They are left out while memory of another library lies in it, which counts itself.
+        They are left out while memory of another library lies in the block, whose birth counts
+        them.
         """
 
     def entries(self, after: int, until: int, /) -> tuple[list[Entry], list[Row]]:
-        """Return the known resources of a window of births, in order of birth, and their rows."""
+        """Return the known resources of a window of births, in order of birth, and their rows.
+
+        The window has the births with numbers above `after`, up to and including `until`.
+        """
 
     def blocks(self, after: int, until: int, /) -> tuple[list[int], list[Row]]:
         """Return the same for blocks of the arena, by address."""
@@ -241,13 +257,14 @@ class Log:
         """Return how many passes of each name there were."""
 
     def look_at_births(self, look: Callable[[bool], bool] | None, /) -> None:
-        """Call a function at births 6, 7, 8, 10 and so on from now, on the main thread.
+        """Call a function on the main thread at growing numbers of births, to look at what lives.
 
-        Each is a quarter further on than the one before, and from some 16,000 on twice as far. It
-        is called, too, where a device has a quarter and 8 MB more live bytes than at any call
-        before. The call is made as soon as the main thread runs Python code.
+        The calls are at births 6, 7, 8, 10 and so on from now: each a quarter further on than the
+        one before, and from some 16,000 births on twice as far. There is also a call when a device
+        has a quarter and 8 MiB more live bytes than at any call before. A call is made as soon as
+        the main thread runs Python code.
 
-        The function is told whether there were so many more bytes, and returns whether it looked;
+        The function is told whether a device had so many more bytes, and returns whether it looked;
         where it did not, it is called again at the next birth. None ends the calls.
         """
 
@@ -264,9 +281,9 @@ class Log:
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:
         """Return pass, live count and live bytes of a site over the passes of a name.
 
-        Of the passes since births began to be recorded, up to 256 are shown, at even distances.
-        Where the last pass is not among these, it is added with what lives now. Without a name each
-        birth is a pass.
+        Returned are up to 256 passes since births began to be recorded, at even distances. Where
+        the last pass is not among these, it is added with what lives now. Without a name each birth
+        is a pass.
         """
 
     def site(self, number: int, /) -> SiteRow:
@@ -287,5 +304,5 @@ LOG: Final[Log]
 def untrack(objects: list[Any], /) -> None:
     """Have the garbage collector pass over objects that cannot be part of a cycle.
 
-    It would go through millions of them otherwise.
+    A snapshot may have millions of them, which each collection would visit.
     """

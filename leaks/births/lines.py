@@ -21,7 +21,9 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the log had when a detector was opened: it may have watched for others before.
+    """The counts of the log when a detector was opened, to be taken off later counts.
+
+    The log may have recorded births for another detector before.
 
     Attributes
     ----------
@@ -33,28 +35,28 @@ class Beginning:
         How many births of each site there were.
     opening : int
         How often births had begun to be recorded.
-    met : mapping of Patch to int
-        How often something had been met that cannot be seen in this version of a library.
+    unseen : mapping of Patch to int
+        How often `Patches.note_unseen` had been called for each patch.
     """
 
     after: int = 0
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
     births: Mapping[int, int] = field(default_factory=dict[int, int])
     opening: int = field(default_factory=lambda: LOG.openings())
-    met: Mapping[Patch, int] = field(default_factory=lambda: PATCHES.times_unseen())
+    unseen: Mapping[Patch, int] = field(default_factory=lambda: PATCHES.times_unseen())
 
     @classmethod
     def now(cls, births: int) -> Beginning:
-        """Return what the log has now, with the number of its last birth."""
+        """Return the counts of the log now; `births` is the number of its last birth."""
         if not births:
             return cls(0, LOG.passes())
         return cls(births, LOG.passes(), {number: LOG.site(number).births for number in range(LOG.site_count())})
 
     @property
     def has_series(self) -> bool:
-        """Return whether the log still has the passes since.
+        """Return whether the log still has its series since the beginning.
 
-        It has lost them once all detectors were closed and one was opened again.
+        It forgets them when a detector is opened while no other is open.
         """
         return self.opening == LOG.openings()
 
@@ -66,9 +68,10 @@ class Births:
     Parameters
     ----------
     rows : iterable of (Row or None)
-        What the log knew of them, in the order of birth; None where nobody saw one.
+        The rows of the births in the log, in the order of birth; None for a birth that was not
+        recorded.
     sites : Sites
-        What is known of the lines.
+        The facts about the sites in the log.
     beginning : Beginning
         What the log had when the detector was opened.
     """
@@ -79,7 +82,7 @@ class Births:
         self._beginning = beginning
         self._rows = [row for row in rows if row is not None]
         self._sites = sites
-        # None where no detector saw them.
+        # None where no birth was recorded.
         self.site_number: int | None = self._rows[0].site if self._rows else None
 
     @property
@@ -102,7 +105,7 @@ class Births:
 
     @property
     def live(self) -> float:
-        """Return how many of the line were alive when the snapshot was taken."""
+        """Return how many resources of the line were alive when the snapshot was taken."""
         return sum((self._sites(number).live for number in self._numbers_of_sites()), 0.0)
 
     @property
@@ -112,16 +115,16 @@ class Births:
 
     @property
     def has_series(self) -> bool:
-        """Return whether the log still has the line's course over the passes of this detector."""
+        """Return whether the log still has the series of the line since the detector was opened."""
         return self.is_known_still and self._beginning.has_series
 
     @property
     def kept(self) -> int | None:
-        """Return of how many births a sample has records; None where every birth was kept."""
+        """Return how many births of the line a sample kept; None where every birth was kept."""
         return len(self._rows) if self.weights() else None
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the births, in order, counted from the beginning."""
+        """Return the numbers of the births, in order, counted from the opening of the detector."""
         return [row.number - self._beginning.after for row in self._rows]
 
     @property
@@ -130,7 +133,7 @@ class Births:
         return len(self._numbers_of_sites()) > 1
 
     def _numbers_of_sites(self) -> set[int]:
-        # What is compiled anew each time, such as the code of a template, has a number each time.
+        # Code that is compiled anew each time, such as a template's, makes a new site each time.
         return {row.site for row in self._rows}
 
     def scopes(self) -> set[str | None]:
@@ -138,21 +141,24 @@ class Births:
         return {row.scope for row in self._rows}
 
     def weights(self) -> list[float]:
-        """Return how many births each stands for; empty if each stands for itself."""
+        """Return how many births each birth stands for; empty if each stands for itself alone."""
         weights = [row.weight for row in self._rows]
         return weights if any(weight != 1.0 for weight in weights) else []
 
 
 def with_totals(sites: Iterable[LiveSite], beginning: Beginning) -> tuple[LiveSite, ...]:
-    """Return the sites with their births and peaks, as the log counted them since a beginning."""
+    """Return the sites with the births and peaks that the log counted since a beginning.
+
+    Several sites of the log are one line where the same code was compiled several times.
+    """
     totals: dict[tuple[Site | None, str, str], tuple[int, int]] = {}
     for number in range(LOG.site_count()):
         row = LOG.site(number)
         key = (site_of(row.places[0] if row.places else None), row.kind, row.device)
-        before = totals.get(key, (0, 0))
+        births, peak_nbytes = totals.get(key, (0, 0))
         earlier = beginning.births.get(number, 0)
-        # The peak of a line that made some before may be of that time.
-        totals[key] = before[0] + row.births - earlier, before[1] + (0 if earlier else row.peak_nbytes)
+        # The peak of a line that had births before the beginning may be older than that.
+        totals[key] = births + row.births - earlier, peak_nbytes + (0 if earlier else row.peak_nbytes)
     found: list[LiveSite] = []
     for site in sites:
         births, peak_nbytes = totals.get((site.site, site.kind, site.device), (0, 0))

@@ -1,7 +1,7 @@
 """The log of births of this process: what was born, where, in which scope, and what became of it.
 
-The log itself is compiled: `LOG`, which ``compiled.pyi`` describes. Here stand what is kept of a
-disposal, the facts that all births of a site share, and memory that was seen to be born.
+The log itself is compiled: `LOG`, which ``compiled.pyi`` describes. This module has what is kept of
+a disposal, the facts that all births of a site share, and memory whose birth was recorded.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ __all__ = [
 ]
 
 BirthRows: TypeAlias = Sequence[Row]
-"""What the log knows of some births."""
+"""The rows of some births in the log."""
 
 
 def complete_log() -> Log:
-    """Return the log with all births that were seen: whoever counts, lists or reports reads it.
+    """Return the log after all pending births are recorded, to be counted, listed or reported.
 
-    A framework may look at the memory of a tensor a moment after its birth: see
-    `Framework.record_pending`.
+    A framework may record a birth a moment after it: see `Framework.record_pending`.
     """
     FRAMEWORKS.record_pending()
     return LOG
@@ -51,15 +50,22 @@ def complete_log() -> Log:
 # ------------------------------------------------------------------ disposals
 
 DISPOSALS: Final[dict[Entry, tuple[Disposal, Row]]] = LOG.disposals
-"""Of the disposed resources that were seen to be born: where they were disposed, and the row of
-their birth. The log takes out what has died.
+"""For each disposed resource whose birth was recorded: where it was disposed, and the row of its
+birth. The log takes out resources that have died.
 """
 
 
 class Disposal(NamedTuple):
     """What a detector keeps of a disposal.
 
-    It includes the layout, which the disposed resource itself may no longer know.
+    Attributes
+    ----------
+    mark : Mark or None
+        The place in user code that disposed the resource.
+    closings : int
+        How many scopes had been closed then.
+    layout : Layout or None
+        The last known layout: the disposed resource itself may no longer have one.
     """
 
     mark: Mark | None
@@ -67,7 +73,7 @@ class Disposal(NamedTuple):
     layout: Layout | None
 
 
-# The parent process reports its own births.
+# A forked child reports its own births alone; the parent process reports those before the fork.
 at_forks(in_child=LOG.clear)
 
 
@@ -82,15 +88,15 @@ class SiteFacts(NamedTuple):
     site : Site or None
         The line, where there is one.
     frames : tuple of Site
-        That line and those that led to it, innermost first.
+        That line and the lines that called it, innermost first.
     kind, device : str
-        What is born there, and where.
+        The kind of what is born there, and its device.
     op : str or None
-        The call that makes it, where that is known.
+        The name of the call that makes it, where that is known.
     made : int
-        How many were born there when this was asked.
+        How many had been born there when the facts were read.
     live : float
-        How many of them were there then.
+        How many of them were alive then; an estimate where births are sampled.
     """
 
     site: Site | None
@@ -134,18 +140,19 @@ class Sites:
             return site
 
 
-# ------------------------------------------------------------------ memory that was seen to be born
+# ------------------------------------------------------------------ memory whose birth was recorded
 
 Escaping = Callable[["RecordedMemory", Any], "Escape | None"]
-"""Returns how some memory, given with its reference, has escaped."""
+"""Called with a `RecordedMemory` and its reference, returns how it has escaped."""
 
 
 class UnheldMemory(Protocol):
     """Memory whose birth was recorded and that no resource stands for.
 
-    It is a plain array's, or the storage of a dead tensor.
+    It is the memory of a plain array, or the storage of a tensor whose object is gone.
 
-    It is not kept alive. Called, it returns itself while the memory is there, and then None.
+    This object does not keep the memory alive. Called, it returns itself while the memory is there,
+    and then None.
     """
 
     @property
@@ -184,24 +191,22 @@ Subject: TypeAlias = Entry | UnheldMemory
 
 @final
 class RecordedMemory:
-    """Memory whose birth was recorded and that is still there, whatever refers to it.
-
-    It is not kept alive.
+    """Memory whose birth was recorded, whatever refers to it. This object does not keep it alive.
 
     Attributes
     ----------
     identity : hashable
-        As the storages of a kind give it: holds as long as the memory is there.
+        The identity that `Kind.storages` gives for it; valid while the memory is there.
     kind : str
         The name of the kind of tensor that it was born as.
     device : str
-        Where it is.
+        The name of its device.
     nbytes : int
         Its bytes.
     number : int
-        The number of its birth: two are the same that have the same.
+        The number of its birth. An identity can come back for other memory, a number cannot.
     model : ModelFacts or None
-        What is reported of a model, which stands for all that belongs to it; None for other memory.
+        The facts about a model, whose memory this is as a whole; None for other memory.
     """
 
     __slots__ = (
@@ -266,9 +271,9 @@ def find_recorded_memory(memory: LiveMemory, left_out: Container[Hashable]) -> t
     Parameters
     ----------
     memory : LiveMemory
-        What the log has of it, from the framework of the kind.
+        The memory in the log, from the framework of the kind.
     left_out : container of hashable
-        Identities of memory that is not wanted.
+        Identities of memory to leave out.
     """
     sites = Sites()
     pieces: list[RecordedMemory] = []

@@ -33,11 +33,12 @@ class Opening:
     name : str
         Its name, ``""`` where it has none.
     at_s : float
-        When, by ``time.monotonic()``.
+        When it was entered, by ``time.monotonic()``.
     mark : Mark or None
-        The place in user code.
+        The place in user code that entered it.
     frame_id : int
-        The ``id`` of the frame that entered it, which is believed together with its code only.
+        The ``id`` of the frame that entered it. A later frame may have the same ``id``: compare the
+        code as well.
     code : code or None
         The code of that frame.
     """
@@ -91,27 +92,29 @@ class Openings:
         return found
 
     def stacks(self) -> list[list[Opening]]:
-        """Return each innermost open scope with those around it, outermost first.
+        """Return each innermost open scope with the open scopes around it, outermost first.
 
-        The stacks that were opened first come first.
+        Stacks come in the order in which their innermost scopes were entered.
         """
         found = {id(scope): opening for opening in self.open_scopes() if (scope := opening.reference()) is not None}
-        around: dict[int, list[int]] = {}
+        # For each scope, by ``id``, the ids of its outer scopes, the nearest first.
+        outer_of: dict[int, list[int]] = {}
         for key, opening in found.items():
-            above: list[int] = []
-            around[key] = above
+            outwards: list[int] = []
+            outer_of[key] = outwards
             scope = opening.reference()
             while scope is not None and (scope := scope.outer) is not None:
-                above.append(id(scope))
-        outer = {key for above in around.values() for key in above}
+                outwards.append(id(scope))
+        outer = {key for outwards in outer_of.values() for key in outwards}
         return [
-            [found[each] for each in (*reversed(above), key) if each in found]
-            for key, above in around.items()
+            [found[each] for each in (*reversed(outwards), key) if each in found]
+            for key, outwards in outer_of.items()
             if key not in outer
         ]
 
 
 OPENINGS: Final = Openings()
+"""The scopes of this process."""
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:

@@ -1,4 +1,4 @@
-"""Build records of what is alive: of resources, and of memory that no resource stands for."""
+"""Build the records of a snapshot: of resources, and of memory that no resource stands for."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class RecordBuilder:
     Parameters
     ----------
     closings : int
-        How many scopes had been closed until now, by the count that the births were made with.
+        How many scopes the log had seen closed when the snapshot was taken.
 
     Attributes
     ----------
     numbers : dict
-        By the identity of a storage, its number in this snapshot. Records hold the number: the
-        identity may be the storage itself.
+        By the identity of a storage, its number in this snapshot. Records have the number, because
+        the identity may be the storage itself, which they would keep alive.
     sites : Sites
-        What is known of the lines.
+        The facts about the sites in the log.
     disposals : dict
-        For what was disposed, which closing of a scope did it, where a detector saw it.
+        For each disposed resource whose disposal was recorded, how many scopes had been closed
+        then.
     """
 
     __slots__ = ("_closings", "_now_s", "disposals", "numbers", "sites")
@@ -53,9 +54,10 @@ class RecordBuilder:
     def build_records(
         self, entries: Sequence[Entry], rows: Sequence[Row | None]
     ) -> tuple[list[Record], list[Entry], list[Row | None]]:
-        """Return the records of living resources among some entries, with entries and rows.
+        """Return the records of those resources that are still there, with their entries and rows.
 
-        Members of composites are left out.
+        Disposed resources that something still refers to have records too. Members of composites
+        are left out.
         """
         records: list[Record] = []
         subjects: list[Entry] = []
@@ -120,7 +122,7 @@ class RecordBuilder:
         )
 
     def build_memory_records(self, pieces: Sequence[RecordedMemory], rows: BirthRows) -> list[Record]:
-        """Return the records of the memory that is still there."""
+        """Return a record of each piece of memory."""
         records = [self._memory_record(piece, row) for piece, row in zip(pieces, rows, strict=True)]
         untrack(records)
         return records
@@ -148,6 +150,7 @@ class RecordBuilder:
         return record
 
     def _number_of(self, identity: Hashable) -> int:
+        """Return the number of a storage, which is given the next one where it has none."""
         return self.numbers.setdefault(identity, len(self.numbers))
 
 

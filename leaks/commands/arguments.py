@@ -1,4 +1,4 @@
-"""Shared by the commands: parse numbers, read reports, and write files without overwriting."""
+"""What the verbs share: parsing numbers, reading reports, writing files without overwriting."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ ALL: Final = "list all that is held, also less than 1 kB and more than ten rows"
 """The help of ``--all``."""
 
 REPORT: Final = "leak-report.json"
-"""Where `run` keeps its report without ``-o``, and where the other verbs look for it."""
+"""The file in which `run` keeps its report without ``-o``; other verbs read it by default."""
 
 
 def add_report_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the file with a report; the last report that `run` kept where it is left out."""
+    """Add the file with a report; by default it is the one that `run` keeps without ``-o``."""
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -135,9 +135,10 @@ def check_output(
     force : bool
         Whether it may be overwritten, whatever it is.
     parser : argparse.ArgumentParser
-        What ends the program.
-    own : tuple of str and callable, optional
-        What the verb writes, and what tells whether a file is that, which may be overwritten.
+        The parser, whose ``error`` ends the program.
+    own : tuple of (str, callable), optional
+        The noun for what the verb writes, and a function that tells whether a file is such a one:
+        then it may be overwritten.
     """
     if output == "-":
         return
@@ -152,9 +153,10 @@ def check_output(
 
 
 def report_output(name: str | None, force: bool, parser: argparse.ArgumentParser) -> Path | None:
-    """Return the absolute path of a report's file: the program may change the working directory.
+    """Return the absolute path of a report's file, or None where no name is given.
 
-    A path that cannot, or may not, be written is a usage error.
+    Absolute, because the program may change the working directory. A path that cannot, or may not,
+    be written ends the program: see `check_output`.
     """
     if name is None:
         return None
@@ -168,7 +170,7 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
     The standard output (``"-"``) and pipes are written to directly.
     """
     if isinstance(content, str):
-        # A path may have bytes that are no text; this is how they are written to a text file.
+        # A path may have bytes that are no text, which UTF-8 cannot encode.
         content = content.encode("utf-8", "backslashreplace")
     try:
         if output == "-":
@@ -187,12 +189,13 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
 
 @contextmanager
 def reader_may_leave() -> Generator[None]:
-    """Let a block print to the standard output, whose reader may close the pipe early."""
+    """Let a block print to the standard output; a reader that closes the pipe early is no error."""
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # The interpreter flushes once more at its end; send that to the null device.
+        # The interpreter flushes the standard output again when it shuts down: send that to the
+        # null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 FOUND: Final = 3
+"""The exit status for leaks that are not tolerated."""
 
 
 class Check:
@@ -90,13 +91,12 @@ class Check:
             except OSError as error:
                 parser.error(f"cannot write {options.baseline!r}: {error.strerror}")
             return printed(f"{options.baseline}: {len(leaks):,} known leak{'' if len(leaks) == 1 else 's'}", 0)
-        rest = _only(report, leaks)
-        difference = beyond_baseline(rest, known)
+        difference = beyond_baseline(_only(report, leaks), known)
         for row in difference.gone:
             print(f"in the baseline and not there any more: {row.kind} at {row.site} ({row.reason})", file=sys.stderr)
         failing = [*difference.new, *difference.worse]
         tolerated = len(report.leaks) - len(failing)
-        rest = _only(report, failing)
+        failing_report = _only(report, failing)
         if not failing:
             known_too = f", {tolerated} tolerated" if tolerated else ""
             open_questions = undecided_of(report, options.fail_on)
@@ -106,11 +106,14 @@ class Check:
             return printed(f"no leaks{known_too}", 0)
         worse = f", {len(difference.worse)} of them worse than in the baseline" if difference.worse else ""
         leaks_are = "leak that is" if len(failing) == 1 else "leaks that are"
-        head = f"{len(failing)} {leaks_are} not tolerated{worse}, {bytes_text(rest.nbytes)}:"
-        return printed(github_of(rest) if options.format == "github" else f"{head}\n\n{text_of(rest)}", FOUND)
+        head = f"{len(failing)} {leaks_are} not tolerated{worse}, {bytes_text(failing_report.nbytes)}:"
+        if options.format == "github":
+            return printed(github_of(failing_report), FOUND)
+        return printed(f"{head}\n\n{text_of(failing_report)}", FOUND)
 
 
 def _is_slow(leak: Leak, max_growth: int | None) -> bool:
+    """Return whether a leak grows by no more than ``--max-growth`` allows."""
     # Over births of a line nothing is known of passes.
     if max_growth is None or leak.trend is None or leak.trend.over != "passes":
         return False
@@ -118,7 +121,7 @@ def _is_slow(leak: Leak, max_growth: int | None) -> bool:
 
 
 def _only(report: Report, leaks: list[Leak]) -> Report:
-    """Return the report with these leaks alone."""
+    """Return the report with some leaks alone, which are sorted in place."""
     leaks.sort(key=lambda leak: (-leak.nbytes, -leak.count))
     return replace(
         report,

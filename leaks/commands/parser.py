@@ -1,4 +1,4 @@
-"""The parser of all verbs."""
+"""The command line of ``leak-report``: the parser of all verbs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ __all__ = [
 
 _SHELLS: Final = ("bash", "zsh", "tcsh")
 _FILES: Final = ("FILE", "OUT", "OLD", "NEW", "SCRIPT")
+"""The metavars of arguments that a shell completes as files."""
 _ELSEWHERE: Final = {
     "doctor": "python -m disposescope doctor",
     "plan": "python -m disposescope plan FILE.csv -o OUT.csv",
     "help": "leak-report --help",
 }
-"""Words that are no verbs, with the command that is meant."""
+"""Words that are no verbs, and the command to use instead."""
 _WITH_SETTINGS: Final = ("run", "check")
 """The verbs that take options from a file of settings."""
 _EPILOG: Final = """\
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments, ``sys.argv[1:]`` where left out.
+        The arguments; by default ``sys.argv[1:]``.
     """
     parser = argparse.ArgumentParser(
         prog="leak-report",
@@ -149,13 +150,13 @@ def _options_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _near_to(word: str, known: Iterable[str]) -> str:
-    """Return a question whether another word was meant; empty where none is near."""
+    """Return a question whether a similar word was meant; ``""`` if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 class _Version(argparse.Action):
-    """Prints the version. It is looked up only here."""
+    """Prints the version, which is looked up only here because that imports the package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_given: object) -> NoReturn:
         print(f"leak-report {import_module('disposescope').__version__} (disposescope)")
@@ -181,13 +182,20 @@ class _Completion(argparse.Action):
 
 
 def _take_defaults(file: Path, parser: argparse.ArgumentParser, parsers: Sequence[argparse.ArgumentParser]) -> bool:
-    """Set what a file of settings says as defaults of a verb; return whether it says anything.
+    """Set the options in a file of settings as defaults of a verb; return whether it has any.
 
-    The file may also have options of the other verbs that read it.
+    Parameters
+    ----------
+    file : Path
+        The file.
+    parser : argparse.ArgumentParser
+        The parser of the verb.
+    parsers : sequence of argparse.ArgumentParser
+        The parsers of all verbs that read the file: it may have options of each.
     """
-    known = {name for each in parsers for name in _settable(each)}
+    known = {name for each in parsers for name in _settable_options(each)}
     options = options_of(file, known)
-    actions = _settable(parser)
+    actions = _settable_options(parser)
     for name, value in options.items():
         if name in actions:
             parser.set_defaults(**{actions[name].dest: _default(f"{str(file)!r}: {name}", actions[name], value)})
@@ -195,11 +203,12 @@ def _take_defaults(file: Path, parser: argparse.ArgumentParser, parsers: Sequenc
 
 
 def _actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    # The parser of the standard library has no public list of them.
+    # argparse has no public list of the actions of a parser.
     return cast("Any", parser)._actions  # type: ignore[no-any-return]  # untyped: private
 
 
-def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+def _settable_options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the options that a file of settings may have, by their long names without dashes."""
     return {
         name.removeprefix("--"): action
         for action in _actions_of(parser)
@@ -209,7 +218,10 @@ def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def _default(where: str, action: argparse.Action, value: object) -> object:
-    """Return what an option would be if the value stood on the command line."""
+    """Return the value of an option as if it were given on the command line.
+
+    `where` is the text of its place for messages.
+    """
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise SettingsError(f"{where} must be true or false, not {value!r}")

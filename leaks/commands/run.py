@@ -40,11 +40,12 @@ __all__ = [
 ]
 
 LEAKED: Final = 3
-"""The exit status where the program itself succeeded, and leaked what `--fail-on` names."""
+"""The exit status if the program itself succeeded and has leaks of a kind in ``--fail-on``."""
 UNDECIDED: Final = 4
-"""That where it leaked nothing of it that was found, and not everything could be judged."""
+"""The exit status if no such leak was found, but not everything could be judged."""
 
 _LIBRARIES: Final = ("torch", "numpy", "jax")
+"""Libraries whose kinds of tensor are all in `TENSOR_KINDS`."""
 _KINDS: Final = cast("tuple[LeakKind, ...]", get_args(LeakKind))
 
 
@@ -185,8 +186,7 @@ class Run:
                 view.stop()
             report = session.finish(_ending(outcome), outcome.status, outcome.error)
             if session.is_worker:
-                # This is a forked child of the program that returned here; its parent prints the
-                # report.
+                # A child that the program forked has returned here. Its parent prints the report.
                 return exit_as(outcome)
         del program
         show(report)
@@ -199,7 +199,7 @@ class Run:
 
 
 def _default_output() -> tuple[Path | None, str]:
-    """Return where the report is kept without ``-o``, or why it is not kept."""
+    """Return the file of the report without ``-o``, and why there is none; one of both is empty."""
     output = Path.cwd() / REPORT
     if output.exists() and not is_report(output):
         return None, f"{REPORT} is no report of leak-report"
@@ -209,14 +209,14 @@ def _default_output() -> tuple[Path | None, str]:
 
 
 def _where(name: str | None, not_kept: str, args: list[str]) -> str:
-    """Return the last line of a report: where it is kept, and how it is seen again.
+    """Return the last printed line: where the report is kept, and how to see it again.
 
     Parameters
     ----------
     name : str or None
-        What ``-o`` names.
+        The value of ``-o``.
     not_kept : str
-        Why it is not kept without ``-o``, if so.
+        Why the report is not kept; ``""`` if it is.
     args : list of str
         The program's own arguments.
     """
@@ -247,7 +247,7 @@ def parse_kinds(text: str) -> tuple[LeakKind, ...]:
 
 
 def leaks_of_kinds(report: Report, kinds: tuple[LeakKind, ...] | None) -> bool:
-    """Return whether a report has leaks of these kinds; False if no kinds were asked for."""
+    """Return whether a report has leaks of some kinds; False if no kinds are given."""
     return kinds is not None and any(leak.kind in kinds for leak in report.leaks)
 
 
@@ -258,9 +258,9 @@ def _no_time_limit(text: str) -> NoReturn:
 
 
 def _tensor_kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of tensor in a list; a name that can be no kind's is refused.
+    """Return the kinds of tensor in a list, and refuse names that are surely misspelled.
 
-    A program may register kinds of its own, which are known when it has ended.
+    Other unknown names are accepted: the program may register kinds of its own.
     """
     names = _names(text)
     for name in names:

@@ -1,4 +1,4 @@
-"""Pause the garbage collector during a look at the program, so that the look frees nothing.
+"""Pause the garbage collector while a snapshot is taken, so that the snapshot frees nothing.
 
 Frameworks are quiet meanwhile, too.
 """
@@ -21,7 +21,7 @@ __all__ = [
 _lock: Final = threading.Lock()
 hold_across_forks(_lock, 2)
 _thresholds: Final[list[tuple[int, int, int]]] = []
-"""What was set before, once for each that is looking now."""
+"""The thresholds before the pause, once for each block that is running."""
 
 
 @contextmanager
@@ -31,8 +31,8 @@ def collection_paused() -> Generator[None, None, None]:
     A collection would free the cycles that are to be reported. The frameworks are quiet meanwhile:
     see `Framework.quiet`.
 
-    It sets the threshold and does not turn the collector off: the program may turn it on or off
-    meanwhile, also on another thread.
+    It sets the threshold to 0 instead of turning the collector off, because the program may turn it
+    on or off meanwhile, on another thread.
     """
     with _lock:
         before = _thresholds[0] if _thresholds else gc.get_threshold()
@@ -46,7 +46,7 @@ def collection_paused() -> Generator[None, None, None]:
     finally:
         with _lock:
             _thresholds.pop()
-            # Keep what the program has set meanwhile.
+            # Another threshold than 0 was set by the program meanwhile: keep it.
             if not _thresholds and gc.get_threshold()[0] == 0:
                 gc.set_threshold(*before)
 

@@ -46,23 +46,24 @@ class LeakDetector:
 
     ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is
     open, the message of a `DisposedError` says where the resource was born and where it was
-    disposed. Several may be open at once, each with a memory of its own; one that is entered again
-    while it is open goes on until it has been left as often, and one that is entered again later
-    starts anew. What was born before is not watched.
+    disposed. Several detectors may be open at once; each reports what was born while it was open. A
+    detector that is entered again while it is open goes on until it has been left as often. One
+    that is entered again later starts anew.
 
-    It keeps nothing alive: it refers to resources weakly and keeps of the program's code only code
-    objects.
+    It keeps nothing alive: it refers to resources weakly, and keeps only code objects of the
+    program.
 
     Parameters
     ----------
     frames : int, default 1
-        How many lines are kept of each birth: the line of user code, and those that led to it.
+        How many lines are kept of each birth: the line of user code, and the lines that called it.
     sample_nbytes : int, optional
-        Keep one birth for so many bytes on average, chosen at random, instead of all: counts and
-        bytes are estimates then, which are right on average, and the program is hardly slowed down.
+        Keep one birth for so many bytes on average, chosen at random, instead of all births. Then
+        counts and bytes are estimates, which are right on average, and the program is hardly slowed
+        down.
     timeline_s : float, optional
         Record resident memory, live bytes, passes and scopes, with one sample in so many seconds.
-        Left out, no thread is started.
+        Without it no thread is started.
 
     Examples
     --------
@@ -133,7 +134,7 @@ class LeakDetector:
             return survey(
                 _births_in(window),
                 window.closings,
-                lambda but: _memory_in(window, but),
+                lambda left_out: _memory_in(window, left_out),
                 window.beginning,
                 watched=True,
                 until=window.until,
@@ -151,7 +152,7 @@ class LeakDetector:
         died: bool = False,
         goes_on: bool = False,
     ) -> Report:
-        """Return what is there now by site and reason, with holders: see `Snapshot.report`."""
+        """Return the report of a snapshot taken now, with the timeline: see `Snapshot.report`."""
         with collection_paused():
             report = self.take_snapshot().report(
                 object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on
@@ -175,18 +176,18 @@ class LeakDetector:
     def mark(self, name: str = "mark") -> int:
         """End a pass of a loop: record what is live now for each line.
 
-        What grows from pass to pass is distinguished from what is merely there. The end of a scope
-        is a pass as well, by the name of the scope (or its line, where it has none).
+        So a report can tell what grows from pass to pass. The end of a scope ends a pass as well,
+        with the name of the scope (or its line, where it has none).
 
         Parameters
         ----------
         name : str, default "mark"
-            Passes of different loops have different names.
+            The name of the loop's passes. Give different loops different names.
 
         Returns
         -------
         int
-            How many passes by that name there have been.
+            How many passes of that name there have been.
 
         Examples
         --------
@@ -203,7 +204,8 @@ class LeakDetector:
 
     def __repr__(self) -> str:
         window = self._window
-        known = 0 if window is None else len(LOG.entries(window.after, window.until)[0])
+        entries, _ = ([], []) if window is None else LOG.entries(window.after, window.until)
+        known = len(entries)
         return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {known} births>"
 
 
@@ -215,8 +217,8 @@ def take_snapshot() -> Snapshot:
 
     They are alive, or disposed under a live reference.
 
-    Site, age and generation are known of what was born while a `LeakDetector` was open that still
-    is.
+    Site, age and generation are known for those that were born while a `LeakDetector` was open, as
+    long as that detector exists.
 
     Examples
     --------
@@ -251,7 +253,7 @@ def live_tensors() -> Snapshot:
 def _births_in(window: Window) -> list[tuple[list[Entry], BirthRows]]:
     """Return the resources that were born in a window of the log, with their rows."""
     entries, rows = LOG.entries(window.after, window.until)
-    # Some are known only by their memory, others were disposed.
+    # The log has no entries for resources that are recorded by their memory, or were disposed.
     others: dict[Entry, Row] = {}
     frameworks = FRAMEWORKS.with_own("reported_by_memory")
     kinds = {id(kind) for framework in frameworks for kind in framework.reported_by_memory}
@@ -268,16 +270,18 @@ def _births_in(window: Window) -> list[tuple[list[Entry], BirthRows]]:
 
 
 def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], BirthRows]:
-    """Return the entries, with their rows, that are not among the others."""
+    """Return those of `others` that are not among the entries, with their rows."""
     for entry in entries if others else ():
         others.pop(entry, None)
     return list(others), list(others.values())
 
 
-def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[RecordedMemory], BirthRows]]:
+def _memory_in(window: Window, left_out: Container[Hashable] = ()) -> list[tuple[list[RecordedMemory], BirthRows]]:
+    """Return the memory born in a window, without identities that are left out."""
     if window.sample_nbytes is None:
-        return _memory(window.after, window.until, but)
-    # Of a sample, the memory of a resource may be there without it: the resources stand for it.
+        return _memory(window.after, window.until, left_out)
+    # A sample may have kept the birth of memory and not that of the resource that stands for it:
+    # leave out the memory of all living resources.
     by_memory = {
         id(kind) for framework in FRAMEWORKS.with_own("reported_by_memory") for kind in framework.reported_by_memory
     }
@@ -287,43 +291,44 @@ def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list
         if id(entry.kind) not in by_memory and (resource := entry()) is not None
         for identity, _ in entry.kind.storages(resource)
     }
-    return _memory(window.after, window.until, _Either(but, owned))
+    return _memory(window.after, window.until, _Union(left_out, owned))
 
 
 @final
-class _Either:
-    """What is in one of two containers."""
+class _Union:
+    """A container of what is in one of two containers."""
 
-    def __init__(self, one: Container[Hashable], other: Container[Hashable]) -> None:
-        self._containers = one, other
+    def __init__(self, first: Container[Hashable], second: Container[Hashable]) -> None:
+        self._containers = first, second
 
     def __contains__(self, thing: object) -> bool:
         return any(thing in container for container in self._containers)
 
 
-def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[RecordedMemory], BirthRows]]:
+def _memory(after: int, until: int, left_out: Container[Hashable]) -> list[tuple[list[RecordedMemory], BirthRows]]:
+    """Return the memory and the models born in a window of births, by framework."""
     found = [framework.live_memory(after, until) for framework in FRAMEWORKS.with_own("live_memory")]
     found += [framework.live_models(after, until) for framework in FRAMEWORKS.with_own("live_models")]
-    return [find_recorded_memory(memory, but) for memory in found if memory is not None]
+    return [find_recorded_memory(memory, left_out) for memory in found if memory is not None]
 
 
 def _survey_process() -> Snapshot:
     births, _, closings, _ = counts()
     entries, rows = LOG.entries(0, births)
     known = set(entries)
-    strangers: list[Entry] = []
+    unrecorded: list[Entry] = []
     others: dict[Entry, Row] = {}
     for entry in [*list(LIVE.values()), *list(DEAD.values())]:
         if entry not in known:
             row = recall(entry)
             if row is None:
-                strangers.append(entry)
+                unrecorded.append(entry)
             else:
                 others[entry] = row
     return survey(
-        [(strangers, [None] * len(strangers)), (entries, rows), _without([], others)],
+        [(unrecorded, [None] * len(unrecorded)), (entries, rows), _without([], others)],
         closings,
-        lambda but: _memory(0, births, but),
+        lambda left_out: _memory(0, births, left_out),
     )
 
 
@@ -333,8 +338,10 @@ def _survey_process() -> Snapshot:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COROUTINE: Final = 0x80  # inspect.CO_COROUTINE
-_ANY_GENERATOR: Final = 0x220  # inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_COROUTINE: Final = 0x80
+"""``inspect.CO_COROUTINE``, without its import."""
+_ANY_GENERATOR: Final = 0x220
+"""``inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR``."""
 
 
 @overload
@@ -346,24 +353,24 @@ def assert_no_leaks(since: object = None, /, *, object_limit: int = OBJECT_LIMIT
 
     ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an
     exception that leaves the block passes through unchanged. ``@assert_no_leaks()`` does so for
-    each call of a function. ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` look at
-    once, for what was born under the detector, or is not in the snapshot. A disposed resource that
-    only a left-over variable still names is no leak.
+    each call of a function. ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` check
+    at once: all that was born under the detector, or that is not in the snapshot. A disposed
+    resource that only a left-over variable refers to is no leak.
 
     Parameters
     ----------
     since : LeakDetector or Snapshot, optional
-        Look at once. Without it nothing happens before the result is entered (a `LeakWarning` tells
-        if it never is).
+        Check at once. Without it nothing happens until the result is entered; a `LeakWarning` tells
+        if it never is.
     object_limit : int, default 4_000_000
-        How many objects the search for holders meets at most.
+        How many objects the search for holders reaches at most.
 
     Raises
     ------
     LeakError
-        Something leaked; its message is the report, with a line and a holder for each site.
+        Something leaked. The message is the report, with a line and a holder for each site.
     TypeError
-        `since` is neither.
+        `since` is neither a detector nor a snapshot.
 
     Examples
     --------
@@ -394,7 +401,7 @@ def assert_no_leaks(since: object = None, /, *, object_limit: int = OBJECT_LIMIT
 
 @final
 class NoLeaks:
-    """The block of ``with assert_no_leaks():``."""
+    """The context manager and decorator that `assert_no_leaks` returns."""
 
     _detector: LeakDetector | None = None
     _used = False
@@ -466,14 +473,15 @@ def check_nothing_is_left(
             rest = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
             count = sum(leak.count for leak in leaks)
             report = replace(report, leaks=leaks, count=count, nbytes=max(0, report.nbytes - rest))
-        _refuse(report)
+        _raise_if_leaking(report)
 
 
 def _check(snapshot: Snapshot, object_limit: int) -> None:
-    _refuse(snapshot.report(object_limit=object_limit))
+    _raise_if_leaking(snapshot.report(object_limit=object_limit))
 
 
-def _refuse(report: Report) -> None:
+def _raise_if_leaking(report: Report) -> None:
+    """Raise `LeakError` if a report has leaks; warn if it has something undecided."""
     if report.leaks:
         raise LeakError(str(report), count=report.count, nbytes=report.nbytes)
     if report.undecided:

@@ -1,9 +1,9 @@
 """Why an object is alive: the shortest chains that hold it; and the check that it has been freed.
 
-What holds a model is often not what has the model: an optimizer has its parameters, a saved
-``state_dict`` their memory, a hook of another model one of its layers. So what is searched for is
-the object, the modules in it, and the memory of its tensors, each by a way that does not lead
-through the object itself.
+A model often stays because something holds a part of it: an optimizer its parameters, a saved
+``state_dict`` their memory, a hook of another model one of its layers. So the search is for the
+object, the modules in it, and the memory of its tensors, each by a chain that does not lead through
+the object itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...scopes.base.errors import LeakError, LeakWarning
 from ...scopes.base.process import bytes_text, install_imported, load_frameworks
 from ...scopes.framework import FRAMEWORKS, Belonging
 from ...scopes.identity import Entry
-from ..holders.paths import called
+from ..holders.paths import display_name_of
 from ..holders.references import framework_of, hide_types
 from ..holders.roots import library_frames, library_roots, user_roots
 from ..holders.search import Allowance, Garbage, Search
@@ -39,8 +39,10 @@ __all__ = [
     "why_alive",
 ]
 
-_AT_MOST: Final = 8
+_CHAINS_SHOWN: Final = 8
+"""So many chains `why_alive` returns at most."""
 _PARTS_SEARCHED: Final = 2_000
+"""So many parts of an object are searched for, the first ones."""
 _INDICES: Final = re.compile(r"\[[^\[\]]*\]|:\d+")
 _NOTHING: Final = "nothing that was found: code of an extension, or an expression that is being evaluated"
 
@@ -63,23 +65,23 @@ class WhyAlive(tuple[str, ...]):
 def why_alive(thing: object, /, *, object_limit: int = OBJECT_LIMIT) -> WhyAlive:
     """Return the shortest chains that hold an object, from the variables that lead to it.
 
-    Of a module of PyTorch's (or of another library whose framework tells what a module has) also
-    what holds a part of it: an optimizer its parameters, a saved ``state_dict`` their memory, a
-    hook one of its layers. What the module itself holds is not listed. Caches are named with the
-    call that empties them. The caller's own variable is a holder too. Modules of libraries are
-    searched as well, which takes about a second where PyTorch is imported.
+    For a module of PyTorch (or of another library whose framework tells what a module has) chains
+    to its parts are returned too: an optimizer may hold its parameters, a saved ``state_dict``
+    their memory, a hook one of its layers. No chain leads through the module itself. Caches are
+    named with the call that empties them. The caller's own variable is a holder too. Variables of
+    libraries are searched as well, which takes about a second where PyTorch is imported.
 
     Parameters
     ----------
     thing : object
-        Any object; one that cannot be weakly referenced as well.
+        Any object, also one that cannot be weakly referenced.
     object_limit : int, default 4_000_000
-        How many objects the search looks at.
+        How many objects the search reaches at most.
 
     Returns
     -------
     WhyAlive
-        The chains: at most eight. Empty where nothing was found that holds it.
+        The chains: at most eight. Empty if no holder was found.
 
     Examples
     --------
@@ -100,19 +102,19 @@ def why_alive(thing: object, /, *, object_limit: int = OBJECT_LIMIT) -> WhyAlive
 def assert_freed(*things: object, collect: bool = True, object_limit: int = OBJECT_LIMIT) -> AssertFreed:
     """Return a check that some objects are freed: a context, or an object with ``check()``.
 
-    It holds nothing: it refers to the objects, the modules in them and the memory of their tensors
-    weakly. The check is made at the end of the block, or when ``check()`` is called, so drop your
-    own variables before: ``del model`` in the block.
+    It holds nothing: it refers weakly to the objects, the modules in them and the memory of their
+    tensors. The check is made at the end of the block, or when ``check()`` is called. Drop your own
+    variables before: ``del model`` in the block.
 
     Parameters
     ----------
     *things : object
         Models, optimizers, tensors, or any objects that can be weakly referenced.
     collect : bool, default True
-        Whether what is still there is collected as garbage before it is judged: a cycle that the
-        collector frees is freed.
+        Whether the garbage collector runs before the check, where something is still there: then an
+        object in a cycle that it frees counts as freed.
     object_limit : int, default 4_000_000
-        How many objects the search for holders looks at.
+        How many objects the search for holders reaches at most.
 
     Returns
     -------
@@ -125,7 +127,7 @@ def assert_freed(*things: object, collect: bool = True, object_limit: int = OBJE
     TypeError
         An object cannot be weakly referenced, or none is given.
     LeakError
-        By the check: something is still there. The message has the chains that hold it.
+        Raised by the check: something is still there. The message has the chains that hold it.
 
     Examples
     --------
@@ -226,12 +228,12 @@ _ANCHOR: Final = _Anchor()
 
 @final
 class _HeldObject(_Object):
-    """The same for an object that cannot be weakly referenced: it is held."""
+    """A strong reference to an object that cannot be weakly referenced, as the search takes it."""
 
     __slots__ = ("_thing",)
 
     def __new__(cls, thing: object) -> Self:
-        # The reference is to something, and the thing is held.
+        # The base class needs an object that can be weakly referenced.
         return super().__new__(cls, _ANCHOR)
 
     def __init__(self, thing: object) -> None:
@@ -247,12 +249,12 @@ class _HeldObject(_Object):
 class _Target:
     """One object that is to be freed, with what belongs to it."""
 
-    __slots__ = ("_called", "_entry", "_parts")
+    __slots__ = ("_display_name", "_entry", "_parts")
 
     def __init__(self, thing: object) -> None:
         known = framework_of(type(thing))
-        described = None if known is None else known[0].description_of(thing)
-        self._called = described or called(thing)
+        described = None if known is None else known.framework.description_of(thing)
+        self._display_name = described or display_name_of(thing)
         self._entry = _Object(thing)
         self._parts = _belongings(thing)
 
@@ -268,17 +270,17 @@ class _Target:
         nbytes = self.nbytes()
         memory = f" with {bytes_text(nbytes)}" if nbytes else ""
         if self._entry() is not None:
-            lines = [f"{self._called} is alive{memory}"]
+            lines = [f"{self._display_name} is alive{memory}"]
         else:
             names = ", ".join(part.name for part in there[:3])
             more = f" and {len(there) - 3} more" if len(there) > 3 else ""
-            lines = [f"{self._called} is gone, and parts of it are there{memory}: {names}{more}"]
+            lines = [f"{self._display_name} is gone, and parts of it are there{memory}: {names}{more}"]
         return "\n".join([*lines, *(f"  {line}" for line in repr(chains).splitlines())])
 
 
 @final
 class _Part:
-    """A module in an object, or the memory of one of its tensors; it is not kept alive."""
+    """A module in an object, or the memory of one of its tensors; this does not keep it alive."""
 
     __slots__ = ("_reference", "device", "escape", "identity", "kind", "name", "nbytes")
 
@@ -294,7 +296,7 @@ class _Part:
         return self._reference() is not None
 
     def subject(self) -> Subject:
-        """Return what is searched for."""
+        """Return the part as the search for holders takes it."""
         return self._reference if isinstance(self._reference, _Object) else self
 
     def __call__(self) -> object:
@@ -312,7 +314,7 @@ def _install() -> None:
 
 def _belongings(thing: object) -> list[_Part]:
     known = framework_of(type(thing))
-    return [] if known is None else [_Part(part) for part in known[0].belongings(thing)]
+    return [] if known is None else [_Part(part) for part in known.framework.belongings(thing)]
 
 
 def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAlive:
@@ -324,8 +326,9 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
         wanted = [subject for subject, _ in subjects]
         search = Search(wanted, object_limit, {}, opaque=opaque, finds_all=True)
         try:
-            # The search takes no variable for a holder of what something else holds. Those of
-            # pytest's assertions, ``@py_assert1``, are none of the program's.
+            # The search does not report variables where something else holds the object: add them
+            # here. The variables that pytest makes for assertions, ``@py_assert1``, are not the
+            # program's.
             chains = dict.fromkeys(
                 name for group in user_roots() for name, thing in group if id(thing) == entry.key and "'@" not in name
             )
@@ -337,7 +340,7 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             chains |= _chains_in(search, subjects)
             thing = entry()
             if thing is not None and not chains and not search.stopped:
-                cycle = Garbage(search.ours, Allowance(object_limit)).cycle_around(thing)
+                cycle = Garbage(search.seen, Allowance(object_limit)).cycle_around(thing)
                 if cycle is not None:
                     chains[str(cycle)] = None
         finally:
@@ -354,8 +357,8 @@ def _chains_in(search: Search, subjects: Sequence[tuple[Subject, str]]) -> dict[
 
 
 def _distinct(chains: Iterable[str]) -> list[str]:
-    """Return the shortest chains; of those that differ by an index or a part alone, the first."""
+    """Return the shortest chains; only the first of those that differ by an index or a part."""
     kept: dict[str, str] = {}
     for chain in sorted(chains, key=lambda chain: (" (its " in chain, chain.partition(" (")[0].count("."))):
         kept.setdefault(_INDICES.sub("[]", chain.partition(" (its ")[0]), chain)
-    return list(kept.values())[:_AT_MOST]
+    return list(kept.values())[:_CHAINS_SHOWN]

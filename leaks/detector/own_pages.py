@@ -1,15 +1,16 @@
-"""The memory that a forked worker process has for itself, from pass to pass.
+"""The own memory of a forked worker process, from pass to pass.
 
 A forked process shares all memory with its parent until one of them writes to it: then the page is
-copied. Python writes to an object whenever it counts a reference, so that a worker which only reads
-a large list of Python objects copies it page by page. Anonymous memory (``RssAnon``) counts shared
-pages as well and does not grow by that. The number of pages that no other process has does.
+copied. Python writes to an object whenever it counts a reference. So a worker that only reads a
+large list of Python objects copies it page by page. Anonymous memory (``RssAnon``) does not show
+that, because it counts shared pages too. The memory in pages that no other process has shows it:
+this is the own memory.
 
 Pages of files that this process alone has read are left out: the system drops them when it is short
 of memory.
 
-Reading them takes some milliseconds. It is done at ever fewer passes, chosen by their number and
-not by the clock, so that what is found never depends on how busy the machine is.
+Reading the own memory takes some milliseconds. It is read at ever fewer passes, chosen by their
+number and not by the clock, so that a report does not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ __all__ = [
 ]
 
 _POINTS: Final = 64
+"""So many points are kept at most."""
 _STRIDE: Final = 4
+"""The memory is read at every so many passes at first: that takes some milliseconds."""
 _ROLLUP: Final = Path("/proc/self/smaps_rollup")
 _UNKNOWN: Final = (
     f"what forked worker processes copy of their parent's memory: this system does not report it ({_ROLLUP})"
@@ -38,7 +41,7 @@ _UNKNOWN: Final = (
 
 
 def own_nbytes() -> int | None:
-    """Return the bytes that this process has written and shares with no other; None if unknown."""
+    """Return the bytes of the own memory of this process; None if that is unknown."""
     if sys.platform != "linux":
         return None
     try:
@@ -52,7 +55,7 @@ def own_nbytes() -> int | None:
 
 @final
 class OwnPages:
-    """The memory that this process has for itself. Made after the fork."""
+    """Records the own memory of this process. Make it after the fork."""
 
     def __init__(self) -> None:
         self._first: list[OwnMemory] = []
@@ -60,7 +63,7 @@ class OwnPages:
         self._is_unknown = False
 
     def passed(self, name: str, count: int) -> None:
-        """Read the memory at the end of a pass, if it is one of the chosen."""
+        """Read the own memory at the end of a pass, if that is one of the chosen passes."""
         if name != HANDED_OVER or self._is_unknown:
             return
         is_chosen = self._points.wants()
@@ -74,13 +77,13 @@ class OwnPages:
                 if is_chosen:
                     self._points.append(point)
                 else:
-                    # Most is copied at the first passes.
+                    # The first pass is kept although it was not chosen: most is copied then.
                     self._first.append(point)
 
     def leaks(self) -> tuple[Leak, ...]:
-        """Return its growth, if it grows steadily."""
+        """Return the growth of the own memory as a leak, or nothing."""
         return growth_of_own_memory([*self._first, *self._points.items()])
 
     def unwatched(self) -> tuple[str, ...]:
-        """Return what is not seen because the system does not report it."""
+        """Return what is not watched because the system does not report it."""
         return (_UNKNOWN,) if self._is_unknown else ()

@@ -1,4 +1,4 @@
-"""Record a run over time: memory, passes and scopes, in bounded size for a run of any length."""
+"""Record the timeline of a run: its memory, passes and scopes, in bounded size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 T = TypeVar("T")
 
 RECORDERS: Final[list[RunRecorder]] = []
-"""Those that record now."""
+"""The recorders that are recording."""
 
 
 @final
@@ -47,23 +47,24 @@ class Thinned(Generic[T]):
     Parameters
     ----------
     at_most : int
-        Its length.
+        The length.
     stride : int
-        Of how many items the first ones are kept.
+        At first one item in so many is kept.
     """
 
-    __slots__ = ("_at_most", "_items", "_met", "_stride")
+    __slots__ = ("_asked", "_at_most", "_items", "_stride")
 
     def __init__(self, at_most: int = AT_MOST, stride: int = 1) -> None:
         self._at_most = at_most
         self._items: list[T] = []
-        self._met = 0
+        # How often `wants` was called.
+        self._asked = 0
         self._stride = stride
 
     def wants(self) -> bool:
         """Return whether to keep the next item. Call it once for each item."""
-        self._met += 1
-        return self._met % self._stride == 0
+        self._asked += 1
+        return self._asked % self._stride == 0
 
     def append(self, item: T) -> None:
         """Append an item."""
@@ -78,21 +79,22 @@ class Thinned(Generic[T]):
 
 
 _PASSES_PER_SAMPLE: Final = 16
-"""A pass is sampled after so many parts of the passes before the last one that was."""
+"""After a sample at pass n, the next is after n divided by this, plus one, further passes."""
 
 
 @final
 class RunRecorder:
     """Records a run from `start` to `stop`.
 
-    It samples memory at an interval on a thread of its own, and at the ends of some passes: of
-    each in the beginning, and then ever fewer. So what is known of a short run does not depend on
-    how fast the machine is. It records passes and scopes when they end or begin.
+    It samples memory at an interval on a thread of its own, and at the ends of passes: of each pass
+    in the beginning, and then of ever fewer. So the samples of a short run do not depend on how
+    fast the machine is. Passes are recorded when they end, scopes when they begin and end.
 
     Parameters
     ----------
     interval_s : float
-        The pause between two samples, at the beginning.
+        The pause between two samples, in seconds. It becomes longer where sampling takes long: see
+        `Ticker`.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -101,10 +103,9 @@ class RunRecorder:
         self._samples: Thinned[Sample] = Thinned()
         self._passes: Thinned[Pass] = Thinned()
         self._bands: Thinned[Band] = Thinned()
-        # Of each name, the pass that is sampled next.
+        # For each name, the number of the pass that is sampled next.
         self._due: dict[str, int] = {}
-        # What is known of each scope when it is entered, by its id, which is unique while it is
-        # open.
+        # The bands of open scopes, by the ``id`` of the scope.
         self._open: dict[int, Band] = {}
 
     def start(self) -> None:
@@ -164,7 +165,7 @@ class RunRecorder:
                 self._bands.append(Band(band.name, band.from_s, _now_s(), band.depth, band.thread))
 
     def timeline(self) -> Timeline:
-        """Return what was recorded until now, with a sample of now if recording goes on."""
+        """Return the timeline until now; it ends with a new sample if recording goes on."""
         if any(recorder is self for recorder in RECORDERS):
             self.sample()
         with self._lock:
@@ -186,12 +187,13 @@ def _resident_nbytes() -> int:
 
 
 _ANONYMOUS: Final = (b"RssAnon:", b"VmSwap:")
+"""The rows of anonymous memory in the status of a process: resident, and swapped out."""
 
 
 def anonymous_nbytes() -> int | None:
     """Return the anonymous memory of this process, with what is swapped out; None if it is unknown.
 
-    Resident memory shrinks when the system swaps, and grows with each page of a file that is read.
+    Unlike resident memory it does not shrink when the system swaps, nor grow when a file is read.
     """
     if sys.platform == "linux":
         try:
@@ -201,7 +203,7 @@ def anonymous_nbytes() -> int | None:
         # https://man7.org/linux/man-pages/man5/proc_pid_status.5.html: in kB, since Linux 4.5.
         rows = [line.split() for line in status.splitlines() if line.startswith(_ANONYMOUS)]
         return sum(int(row[1]) * 1024 for row in rows) if len(rows) == len(_ANONYMOUS) else None
-    # On Windows, all that the process has committed for itself alone.
+    # On Windows: the memory that the process has committed for itself alone.
     private: int | None = getattr(_process(os.getpid()).memory_info(), "private", None)
     return private
 
@@ -264,24 +266,24 @@ def cached_nbytes() -> int:
 # Calls at an interval, beside a running program.
 
 
-_SHARE: Final = 50
-"""What is done takes at most one part in so many of the time."""
+_PAUSE_TIMES: Final = 50
+"""A pause is at least so many times as long as the call before it."""
 
 
 @final
 class Ticker:
     """Calls a function repeatedly, on a thread of its own, until it is stopped.
 
-    The thread ends before the process forks and goes on after: Python warns of forks of a process
-    with several threads. In the child nothing is called. The pauses become longer where the
-    function takes long, so that it costs two per cent of the time at most.
+    The thread ends before the process forks, and a new one goes on in the parent afterwards: Python
+    warns of forks of a process with several threads. In the child nothing is called. Pauses become
+    longer if the function takes long, so that it takes two per cent of the time at most.
 
     Parameters
     ----------
     function : callable
-        What is called. An exception ends the calls: `failure` holds it.
+        The function. An exception ends the calls, and is kept in `failure`.
     interval_s : float
-        The shortest pause between two calls.
+        The shortest pause between two calls, in seconds.
     woken : callable, optional
         What is called besides, as soon as somebody releases the lock `signal`.
     """
@@ -356,10 +358,11 @@ class Ticker:
             except BaseException as error:
                 self.failure = error
                 return
-            pause = max(self._interval_s, _SHARE * (time.perf_counter() - began))
+            pause = max(self._interval_s, _PAUSE_TIMES * (time.perf_counter() - began))
 
 
 _RUNNING: Final[list[Ticker]] = []
+"""The tickers that are not stopped."""
 
 
 def _before_fork() -> None:

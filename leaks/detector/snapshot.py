@@ -1,4 +1,4 @@
-"""A snapshot of the resources that are there: alive, or disposed and still referenced."""
+"""A snapshot of the resources of a process: alive, or disposed and still referenced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The resources that were there at one moment.
+    """The resources that were alive, or disposed under a live reference, at one moment.
 
     It refers to them weakly and keeps nothing alive.
 
@@ -44,14 +44,14 @@ class Snapshot:
     records: tuple[Record, ...]
     # The entry of each resource, or the recorded memory that no resource stands for.
     _entries: tuple[Entry | RecordedMemory, ...] = field(repr=False, compare=False)
-    # For disposed resources, the closing of a scope that disposed each, if a detector saw it.
+    # For disposed resources whose disposal was recorded, how many scopes had been closed then.
     _closings: dict[Entry, int] = field(repr=False, compare=False)
-    # The rows that the log had of the births, and the facts about their sites.
+    # The rows of the births in the log, None where a birth was not recorded; the facts about sites.
     _rows: tuple[Row | None, ...] = field(repr=False, compare=False)
     _sites: Sites = field(repr=False, compare=False)
-    # What the log had when the detector was opened.
+    # The counts of the log when the detector was opened.
     _beginning: Beginning = field(default_factory=Beginning, repr=False, compare=False)
-    # Whether the snapshot has everything that a detector knows.
+    # Whether the snapshot has everything that was born under a detector.
     _watched: bool = field(default=False, repr=False, compare=False)
     # The number of the last birth when it was taken: other threads go on.
     _last: int = field(default=0, repr=False, compare=False)
@@ -99,7 +99,7 @@ class Snapshot:
         kind : str, optional
             A pattern for the name of the kind: ``"torch.*"``.
         module : str, optional
-            The name of a module or package that the user has imported, the line being in its files:
+            The name of an imported module or package that has the line in its files:
             ``"package.train"``.
 
         Examples
@@ -137,18 +137,18 @@ class Snapshot:
         Parameters
         ----------
         object_limit : int, default 4_000_000
-            How many objects the search for holders meets at most; ten times as many references are
-            looked at. What is not found by then is reported without a holder, and is undecided. The
-            clock plays no part: the same heap gives the same report on a busy machine.
+            How many objects the search for holders reaches at most; it looks at ten times as many
+            references. A resource that is not found by then is reported without a holder, and is
+            undecided. No clock is read: a busy machine gives the same report.
         of_program : bool, default False
-            Whether this is about a whole program: what its variables lead to is there by right
-            then, and is reported as ``report.kept`` instead of ``report.leaks``, unless it shows
-            signs of a leak.
+            Whether this is about a whole program. Then a resource that variables lead to is in
+            ``report.kept`` instead of ``report.leaks``, unless it shows signs of a leak.
         died : bool, default False
-            Whether an exception has ended the program: what only ``sys.last_exc`` holds is no leak
-            then.
+            Whether an exception has ended the program. Then a resource that only ``sys.last_exc``
+            holds is no leak.
         goes_on : bool, default False
-            Whether the program runs on: a few large results may become more, and are undecided.
+            Whether the program runs on. Then a few large results may become more, and are
+            undecided.
 
         Returns
         -------
@@ -208,24 +208,26 @@ def survey(
     watched: bool = False,
     until: int | None = None,
 ) -> Snapshot:
-    """Take a snapshot of those entries whose resources are there, without members of composites.
+    """Return a snapshot of those entries whose resources are there, and of memory.
+
+    Members of composites are left out.
 
     Parameters
     ----------
     known : sequence of (list of Entry, sequence of (Row or None))
-        The entries, each with the row of its birth, in several parts; None for a birth that nobody
-        saw.
+        The entries and the rows of their births, in several parts. None for a birth that was not
+        recorded.
     closings : int
-        How many scopes had been closed until now, by the count that the births were made with.
+        How many scopes the log had seen closed until now.
     memory : callable, optional
-        Gives the memory that is there, without that of the identities which it is called with: what
-        a living resource among the entries stands for is reported with that one.
+        Called with the identities of memory that living resources among the entries stand for,
+        returns all other memory that is there.
     beginning : Beginning, optional
-        What the log had when the detector was opened; nothing where left out.
+        The counts of the log when the detector was opened; by default zeros.
     watched : bool
-        Whether it is all that a detector knows.
+        Whether this is everything that was born under a detector.
     until : int, optional
-        The number of the last birth that counts; that of the last one of all where left out.
+        The number of the last birth that counts; by default that of the last birth of all.
     """
     last: int = LOG.counts()[0] if until is None else until
     record_builder = RecordBuilder(closings)
@@ -233,19 +235,19 @@ def survey(
     subjects: list[Entry | RecordedMemory] = []
     births: list[Row | None] = []
     for entries, rows in known:
-        those, there, kept = record_builder.build_records(entries, rows)
-        records += those
-        subjects += there
-        births += kept
+        new_records, recorded_entries, recorded_rows = record_builder.build_records(entries, rows)
+        records += new_records
+        subjects += recorded_entries
+        births += recorded_rows
     numbers = [0 if row is None else row.number for row in births]
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    records = [records[place] for place in order]
-    subjects = [subjects[place] for place in order]
-    births = [births[place] for place in order]
-    for pieces, seen_rows in () if memory is None else memory(record_builder.numbers):
-        records += record_builder.build_memory_records(pieces, seen_rows)
+    records = [records[index] for index in order]
+    subjects = [subjects[index] for index in order]
+    births = [births[index] for index in order]
+    for pieces, memory_rows in () if memory is None else memory(record_builder.numbers):
+        records += record_builder.build_memory_records(pieces, memory_rows)
         subjects += pieces
-        births += seen_rows
+        births += memory_rows
     return Snapshot(
         tuple(records),
         tuple(subjects),
@@ -264,7 +266,8 @@ def survey(
 def is_at(site: Site | None, pattern: str) -> bool:
     """Return whether a site matches a pattern.
 
-    A pattern is ``file`` or ``file:line``, with any part of the path from its end.
+    A pattern is ``file`` or ``file:line``. The file is its whole path, its path as reports show it,
+    or its name.
     """
     if site is None:
         return False

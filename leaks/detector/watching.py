@@ -47,31 +47,34 @@ __all__ = [
     "recall",
 ]
 
-# Watching the process: the log is open, and births of every kind are seen, while any detector is.
+# Watching the process: while any detector is open, the log is open, and births of every kind are
+# recorded.
 #
-# While none is, nothing is hooked. What is seen outside of all scopes stays unowned.
+# While no detector is open, nothing is hooked. What is born outside every scope stays unowned.
 
 
 _lock: Final = threading.RLock()
 hold_across_forks(_lock, 1)
 _open: Final[list[Window]] = []
+"""The windows of the detectors that are open."""
 _era = 0
-"""How often watching has begun."""
+"""How often the first detector was opened while no other was open."""
 _PASS_NAMES: Final[dict[Mark | None, str]] = {}
+"""The names of passes of scopes without a name, by the place that closes the scope."""
 _known: Final[set[weakref.ref[Any]]] = set()
-"""All windows that somebody can ask: when the last has gone, what is known is forgotten."""
+"""References to all windows. When the last window is gone, the log is cleared."""
 
 
 @final
 class Window:
-    """A part of the log: the births between two moments.
+    """A part of the log: the births while a detector was open.
 
     Attributes
     ----------
     beginning : Beginning
-        What the log had before it.
-    after, until : int
-        The number of the last birth before it, and of its own last one.
+        The counts of the log when the detector was opened.
+    frames, sample_nbytes : int, int or None
+        The settings of the detector: see `LeakDetector`.
     """
 
     __slots__ = ("__weakref__", "_closings", "_until", "beginning", "frames", "sample_nbytes")
@@ -85,24 +88,24 @@ class Window:
 
     @property
     def after(self) -> int:
-        """The number of the last birth before it."""
+        """The number of the last birth before the window."""
         return self.beginning.after
 
     @property
     def until(self) -> int:
-        """The number of its last birth."""
+        """The number of the last birth of the window."""
         return counts()[0] if self._until is None else self._until
 
     @property
     def closings(self) -> int:
-        """How many scopes had been closed at its end, by the same count as in the births."""
+        """How many scopes the log had seen closed at the end of the window."""
         return counts()[2] if self._until is None else self._closings
 
     def __contains__(self, row: Row) -> bool:
         return self.after < row.number <= self.until
 
     def open(self) -> None:
-        """Begin: watch the process, where nobody does yet."""
+        """Begin the window; begin to watch the process if no other window is open."""
         global _era
         load_frameworks()
         install_imported()
@@ -110,7 +113,7 @@ class Window:
             try:
                 _known.add(weakref.ref(self, _forget_window))
                 _open.append(self)
-                _adjust()
+                _set_log()
                 self.beginning = Beginning.now(counts()[0])
                 if len(_open) == 1:
                     _era += 1
@@ -119,17 +122,17 @@ class Window:
                     _watch_threads()
                     _watch_this_thread()
             except BaseException:
-                # An interrupt: nobody will close it.
+                # After an interrupt here the caller has no window to close.
                 self.close()
                 raise
 
     def close(self) -> None:
-        """End: watch no more, where nobody else does."""
+        """End the window; stop watching the process if no other window is open."""
         with _lock:
             self._until, _, self._closings, _ = counts()
             _open[:] = [window for window in _open if window is not self]
             if _open:
-                _adjust()
+                _set_log()
                 return
             FRAMEWORKS.stop_watching()
             _leave_threads()
@@ -146,27 +149,33 @@ def is_watching() -> bool:
 
 
 def counts() -> tuple[int, int, int, int]:
-    """Return the counts of the log up to now: births, passes, closings, and known births."""
+    """Return the counts of the log up to now: see `Log.counts`."""
     return complete_log().counts()
 
 
 def mark(name: str) -> int:
-    """Record the end of a pass of a loop. Returns how many passes of that name there were."""
+    """Record the end of a pass of a loop. Return how many passes of that name there were."""
     count: int = complete_log().mark(name)
     for recorder in RECORDERS:
         recorder.passed(name, count)
-    for look in _LOOKS:
+    for look in _CALLED_AT_PASSES:
         look(name, count)
     return count
 
 
-_LOOKS: Final[list[Callable[[str, int], object]]] = []
+_CALLED_AT_PASSES: Final[list[Callable[[str, int], object]]] = []
 
 
 def look_at_passes(look: Callable[[str, int], object]) -> Callable[[], None]:
-    """Call a function at the end of each pass, with its name and number. Return what ends that."""
-    _LOOKS.append(look)
-    return lambda: _LOOKS.remove(look)
+    """Call a function at the end of each pass, with its name and number.
+
+    Returns
+    -------
+    callable
+        Ends the calls.
+    """
+    _CALLED_AT_PASSES.append(look)
+    return lambda: _CALLED_AT_PASSES.remove(look)
 
 
 def recall(entry: Entry) -> Row | None:
@@ -175,7 +184,8 @@ def recall(entry: Entry) -> Row | None:
     if row is None:
         disposed = DISPOSALS.get(entry)
         if disposed is not None:
-            return disposed[1]
+            _, birth = disposed
+            return birth
         for framework in FRAMEWORKS.with_own("anchor_of"):
             anchor = framework.anchor_of(entry)
             row = None if anchor is None else LOG.recall_memory(anchor)
@@ -184,8 +194,8 @@ def recall(entry: Entry) -> Row | None:
     return row
 
 
-def _adjust() -> None:
-    """Keep as much as the most curious of the detectors wants."""
+def _set_log() -> None:
+    """Open the log with the most frames, and the finest sampling, that any open window asks for."""
     samples = [window.sample_nbytes or 0 for window in _open]
     LOG.open(max(window.frames for window in _open), min(samples))
 
@@ -197,7 +207,7 @@ def _forget_window(
     pass_names: dict[Mark | None, str] = _PASS_NAMES,
     clear_log: Callable[[], None] = LOG.clear,
 ) -> None:
-    # Without globals: the last window may go with the interpreter.
+    # The arguments stand for globals, which may be gone when the interpreter shuts down.
     known.discard(reference)
     if not known:
         disposals.clear()
@@ -212,7 +222,7 @@ def _forget_window(
 class _Listener:
     """Records births, disposals and deaths in the log: see `Listener`.
 
-    The log itself sees births and deaths.
+    Births and deaths go to the log directly.
     """
 
     __slots__ = ("born", "died")
@@ -236,7 +246,7 @@ class _Listener:
                 framework.disposing(entry, cast("DisposeScope | None", owner))
 
     def opened(self, scope: ScopeState) -> None:
-        """Pass a scope on to recorders; watch this thread if it is older than the detector."""
+        """Pass a scope on to recorders; begin to watch this thread if that was not done yet."""
         if _here.era != _era:
             _watch_this_thread()
         OPENINGS.add(scope)
@@ -273,7 +283,10 @@ class _Listener:
         if recall(entry) is None:
             return ""
         disposed = DISPOSALS.get(entry)
-        released = "" if disposed is None else f", disposed at {site_of(disposed[0].mark)}"
+        released = ""
+        if disposed is not None:
+            disposal, _ = disposed
+            released = f", disposed at {site_of(disposal.mark)}"
         return f" (born at {self.line_of_birth(entry) or 'an unknown site'}{released})"
 
 
@@ -294,7 +307,7 @@ PATCHES.declare(_THREADS)
 
 
 class _Here(threading.local):
-    # When this thread was last seen to.
+    # The value of `_era` when this thread began to be watched.
     era = 0
 
 
@@ -302,8 +315,8 @@ _here: Final = _Here()
 
 
 def _watch_this_thread() -> None:
-    # Not while another thread opens or closes a window: what began after its end would have none.
-    # The next scope here asks again.
+    # Not while another thread opens or closes a window: after the last one is closed nobody would
+    # end the watching. The next scope on this thread asks again.
     if _lock.acquire(blocking=False):
         try:
             if _open:
@@ -314,20 +327,20 @@ def _watch_this_thread() -> None:
 
 
 def _watch_threads() -> None:
-    """Let every thread that is started from now on see births as well."""
-    PATCHES.replace(_THREADS, threading.Thread, "_bootstrap_inner", _watching_from_the_start)
+    """Watch every thread that is started from now on."""
+    PATCHES.replace(_THREADS, threading.Thread, "_bootstrap_inner", _with_watching)
 
 
-def _watching_from_the_start(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+def _with_watching(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
     @wraps(original)
     def _bootstrap_inner(thread: threading.Thread) -> None:
         if _open:
-            # Since 3.14 a thread runs in a context of its own.
+            # Since Python 3.14 a thread runs in a context of its own.
             context: Context | None = getattr(thread, "_context", None)
             if context is None:
                 _watch_this_thread()
             else:
-                # One that is running elsewhere cannot be entered, and the thread says so.
+                # A context that runs elsewhere cannot be entered; the thread itself raises then.
                 with suppress(RuntimeError):
                     context.run(_watch_this_thread)
         original(thread)
@@ -342,14 +355,15 @@ def _leave_threads() -> None:
 def _begin_as_child() -> None:
     DISPOSALS.clear()
     for window in _open:
-        # Without a look: what was made last is the parent's.
-        window.beginning = Beginning(LOG.counts()[0])
+        # Ask `LOG` itself: to complete it would record pending births of the parent.
+        births, _, _, _ = LOG.counts()
+        window.beginning = Beginning(births)
 
 
-# The parent reports what it knew: the log forgets it too.
+# A forked child reports its own births and disposals alone; the log is cleared in it too.
 at_forks(in_child=_begin_as_child)
 
-# What an error for want of memory says of what is live.
+# The lines with live memory, for the error for want of memory.
 
 
 def _memory_by_line() -> list[tuple[int, str]]:
@@ -359,8 +373,8 @@ def _memory_by_line() -> list[tuple[int, str]]:
     for number in range(log.site_count()):
         site = log.site(number)
         if site.nbytes > 0:
-            # A tensor and the array that is its memory, and was there before it, are of one line:
-            # reported once.
+            # A tensor and the array that is its memory may be of the same line: the line is
+            # reported once, with the larger bytes.
             line = str(site_of(site.places[0] if site.places else None) or "<unknown>")
             text = f"{bytes_text(site.nbytes)} in {round(site.live):,} {site.kind} on {site.device} at {line}"
             row = site.nbytes, text
@@ -371,10 +385,8 @@ def _memory_by_line() -> list[tuple[int, str]]:
 
 name_lines_with(_memory_by_line)
 
-# The passes of a worker process: what it hands over to its parent by a queue of `multiprocessing`
-# ends one.
-#
-# So do the batches of a DataLoader's worker and the results of a pool's.
+# The passes of a worker process: a pass ends when it puts something into a queue of
+# `multiprocessing`, such as a worker of a DataLoader a batch, or that of a pool a result.
 
 
 _HANDOVERS: Final = Patch(
@@ -391,10 +403,10 @@ PATCHES.declare(_HANDOVERS)
 def count_handovers() -> None:
     """Count what this process, a worker, puts into queues from now on, while a detector is open."""
     for cls in (queues.Queue, queues.SimpleQueue):
-        PATCHES.replace(_HANDOVERS, cls, "put", _counting)
+        PATCHES.replace(_HANDOVERS, cls, "put", _with_counting)
 
 
-def _counting(put: Callable[..., Any]) -> Callable[..., Any]:
+def _with_counting(put: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(put)
     def counted(queue: Any, *args: Any, **kwargs: Any) -> Any:
         result = put(queue, *args, **kwargs)

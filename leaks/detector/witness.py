@@ -1,4 +1,4 @@
-"""What a scope with ``escapes="raise"`` says of what is held: its line of birth and its holders."""
+"""Birth lines and holders of held resources, for the error of a scope with ``escapes="raise"``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 
 @final
 class DetectorOfScope:
-    """The `scopes.context.Witness` that is a detector, open as long as the scope."""
+    """A `scopes.context.Witness`: a detector that is open as long as the scope."""
 
     def __init__(self) -> None:
         self._detector = LeakDetector()
         self._detector.__enter__()
 
     def lines_of(self, entries: Sequence[Entry]) -> list[str]:
-        """Return for each resource the line where it was born; empty where nobody saw it."""
+        """Return for each resource the line of its birth; ``""`` where that was not recorded."""
         lines: list[str] = []
         for entry in entries:
             row = recall(entry)
@@ -38,7 +38,7 @@ class DetectorOfScope:
         return lines
 
     def holders_of(self, entries: Sequence[Entry]) -> list[str]:
-        """Return for each resource how code reaches it."""
+        """Return for each resource a chain by which code reaches it; ``""`` for none."""
         with Holders([[entry] for entry in entries], object_limit=OBJECT_LIMIT) as holders:
             return [next(iter(holders.chains_of([entry])), "") for entry in entries]
 

@@ -1,10 +1,11 @@
 """Dominators of a graph of objects, and the bytes that each object retains.
 
-An object dominates another if every way from the roots to the other leads through it. What it
-dominates is exactly what would be freed if it went away: a reference count is about one object
-only, and adding up all that an object reaches counts shared memory for each holder. Heap analysers
-(Eclipse MAT, the inspectors of browsers) therefore sum bytes over the tree of dominators. A storage
-is a node of its own here, so that it counts once however many tensors show it.
+An object dominates another if every way from the roots to the other leads through it. Exactly the
+objects that it dominates would be freed if it went away. A reference count would not tell this,
+because it is about one object only. Nor would the sum of all that an object reaches, because it
+counts shared memory for each holder. So heap analysers (Eclipse MAT, the inspectors of browsers)
+sum bytes over the tree of dominators. A storage is a node of its own here, so that it counts once
+however many tensors use it.
 
 The functions are pure and work on lists of ints; `retained` makes the graph.
 """
@@ -25,7 +26,10 @@ UNREACHED: Final = -1
 """The dominator of the root, and of a node that the root does not reach."""
 
 _LEAF: Final = -2
+"""The number of a leaf that one object holds: the walk passes over it."""
+
 _SEVERAL: Final = -2
+"""The holder of a node that several nodes refer to."""
 
 
 @final
@@ -45,14 +49,14 @@ class Dominators:
     order: list[int]
 
     def totals(self, values: Sequence[int]) -> list[int]:
-        """Return for each node the sum of the values of all that it dominates, its own included.
+        """Return for each node the sum of the values of the nodes that it dominates, with its own.
 
         With bytes as values these are retained bytes. What the root does not reach has 0.
 
         Parameters
         ----------
         values : sequence of int
-            One for each node.
+            A value for each node.
         """
         above = self.above
         sums = [0] * len(above)
@@ -74,7 +78,7 @@ def dominators_of(successors: Sequence[Sequence[int]]) -> Dominators:
     Parameters
     ----------
     successors : sequence of sequence of int
-        For each node, the nodes that it refers to; one may be named several times.
+        For each node, the nodes that it refers to. A node may be in it several times.
 
     References
     ----------
@@ -82,7 +86,7 @@ def dominators_of(successors: Sequence[Sequence[int]]) -> Dominators:
     Transactions on Programming Languages and Systems 1(1), 1979, pages 121 to 141; the version with
     simple path compression.
     """
-    # Most nodes are leaves that one object holds, which dominates them: they need no walk.
+    # Most nodes are leaves that only one object refers to. It dominates them: they need no walk.
     holders = _only_holders(successors)
     leaves = [node for node, holder in enumerate(holders) if holder >= 0 and not successors[node]]
     numbers = [UNREACHED] * len(successors)
@@ -115,10 +119,10 @@ def _only_holders(successors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _depth_first(successors: Sequence[Sequence[int]], numbers: list[int]) -> tuple[list[int], list[int]]:
-    """Number the nodes in the order of a depth-first walk.
+    """Number the nodes in the order of a depth-first walk from the root.
 
-    Return them in that order, and for each the number of its parent. Nodes that have a number
-    already are left out.
+    Return the nodes in that order, and for each the number of its parent. `numbers` gets the number
+    of each node; nodes that have one already are left out.
     """
     vertices: list[int] = []
     parents: list[int] = []
@@ -141,10 +145,14 @@ def _depth_first(successors: Sequence[Sequence[int]], numbers: list[int]) -> tup
 def _immediate(
     successors: Sequence[Sequence[int]], vertices: list[int], numbers: list[int], parents: list[int]
 ) -> list[int]:
-    """Return the number of the immediate dominator of each number of a depth-first walk."""
+    """Return the immediate dominators of the nodes of a depth-first walk.
+
+    From here on a node is its number in the walk, and the names are those of the paper.
+    """
     size = len(vertices)
+    # For nodes with other predecessors than their parent, these predecessors.
     predecessors: list[list[int] | None] = [None] * size
-    several = bytearray(size)
+    has_several = bytearray(size)
     for number, vertex in enumerate(vertices):
         for child in successors[vertex]:
             other = numbers[child]
@@ -152,9 +160,9 @@ def _immediate(
                 continue
             known = predecessors[other]
             if known is None and number == parents[other]:
-                # One predecessor is mostly all, and it is the parent: no list is made for it.
+                # Most nodes have no other predecessor than their parent: no list is made for it.
                 continue
-            several[other] = 1
+            has_several[other] = 1
             if known is None:
                 predecessors[other] = known = []
             known.append(number)
@@ -164,7 +172,7 @@ def _immediate(
     above = list(parents)
     buckets: dict[int, list[int]] = {}
 
-    def evaluated(node: int) -> int:
+    def evaluate(node: int) -> int:
         if ancestor[node] == UNREACHED:
             return node
         way: list[int] = []
@@ -182,10 +190,10 @@ def _immediate(
 
     for node in range(size - 1, 0, -1):
         parent = parents[node]
-        if several[node]:
+        if has_several[node]:
             least = parent
             for before in predecessors[node] or ():
-                least = min(least, semi[evaluated(before)])
+                least = min(least, semi[evaluate(before)])
             semi[node] = least
             buckets.setdefault(least, []).append(node)
         else:
@@ -193,9 +201,9 @@ def _immediate(
             semi[node] = parent
         ancestor[node] = parent
         for waiting in buckets.pop(parent, ()):
-            best = evaluated(waiting)
+            best = evaluate(waiting)
             above[waiting] = best if semi[best] < semi[waiting] else parent
     for node in range(1, size):
-        if several[node] and above[node] != semi[node]:
+        if has_several[node] and above[node] != semi[node]:
             above[node] = above[above[node]]
     return above

@@ -1,4 +1,4 @@
-"""The line that adds to a container, found in the source of what names it."""
+"""The line that adds to a container, found in the source of the module or class that has it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ __all__ = [
     "growing_line",
 ]
 
-_ADDING: Final = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update"})
-_MODULE: Final = re.compile(r"module ([\w.]+)\.(\w+)$")
+_ADDING_METHODS: Final = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update"})
+_MODULE_VARIABLE: Final = re.compile(r"module ([\w.]+)\.(\w+)$")
 _ATTRIBUTE: Final = re.compile(r".*\.(\w+)$")
-_FILES: Final = 64
+
+_FILES_PARSED: Final = 64
+"""So many parsed files are kept: a report asks for several containers of the same file."""
 
 
 def growing_line(start: str, chain: Sequence[object], text: str) -> Site | None:
@@ -46,7 +48,7 @@ def growing_line(start: str, chain: Sequence[object], text: str) -> Site | None:
         file = _file_of(named_in(cls, "__module__"))
         found = None if file is None else adding_lines(_source(file), attribute[1], is_attribute=True)
     else:
-        module = _MODULE.match(start)
+        module = _MODULE_VARIABLE.match(start)
         if module is None:
             return None
         file = _file_of(module[1])
@@ -63,11 +65,11 @@ def adding_lines(source: str, name: str, *, is_attribute: bool) -> list[tuple[in
     Parameters
     ----------
     source : str
-        The source of a module; of what does not parse nothing is known.
+        The source of a module. If it does not parse, no line is returned.
     name : str
-        A global variable, or an attribute.
+        The name of a global variable or of an attribute.
     is_attribute : bool
-        Which of both it is.
+        Whether it is the name of an attribute.
     """
     try:
         tree = _parsed(source)
@@ -76,24 +78,25 @@ def adding_lines(source: str, name: str, *, is_attribute: bool) -> list[tuple[in
     return list(dict.fromkeys(_additions(tree, name, is_attribute, "<module>")))
 
 
-@lru_cache(maxsize=_FILES)
+@lru_cache(maxsize=_FILES_PARSED)
 def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
 def _additions(node: ast.AST, name: str, is_attribute: bool, function: str) -> Iterator[tuple[int, str]]:
+    """Yield each line below a node that adds to what a name refers to, and its function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if is_attribute or not _binds(child, name):
                 yield from _additions(child, name, is_attribute, child.name)
             continue
         target: ast.expr | None = None
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in _ADDING:
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in _ADDING_METHODS:
             target = child.func.value
         elif isinstance(child, ast.AugAssign):
             target = child.target.value if isinstance(child.target, ast.Subscript) else child.target
         elif isinstance(child, ast.Assign):
-            target = next((one.value for one in child.targets if isinstance(one, ast.Subscript)), None)
+            target = next((assigned.value for assigned in child.targets if isinstance(assigned, ast.Subscript)), None)
         if target is not None and _is_named(target, name, is_attribute):
             yield target.lineno, function
         yield from _additions(child, name, is_attribute, function)
@@ -116,7 +119,8 @@ def _binds(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
 
 
 def _file_of(module: object) -> str | None:
-    # A line of a library, such as that of a queue, is not where the program adds.
+    """Return the file of an imported module of the program; None for a library's."""
+    # A queue adds to its deque in the standard library: that line tells the reader nothing.
     found = sys.modules.get(module) if type(module) is str and not is_of_library(module) else None
     file = named_in(found, "__file__") if found is not None and is_module(found) else None
     return file if type(file) is str else None

@@ -1,6 +1,6 @@
-"""Find what still holds a thing, and how.
+"""Find what still holds a resource or some memory, and how.
 
-A thing that only a left-over variable references is no leak.
+What only a left-over variable refers to is no leak, and is found out here too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
 from .known import known_on, remedy_on
-from .paths import spelled
+from .paths import chain_as_code
 from .references import (
     EDGES_PLAIN,
     IN_EXCEPTION,
@@ -46,21 +46,24 @@ __all__ = [
     "leftovers_among",
 ]
 
-# Disposed resources that only a left-over variable references are no leak: they hold no memory and
+# Disposed resources that only a left-over variable refers to are no leak: they hold no memory and
 # do not grow.
 #
-# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still references the
-# last batch, which is disposed. Correct code looks like this. A resource is reported as disposed
-# under a live reference if anything else refers to it, or if a container holds what several
-# closings of scopes disposed, as a growing history does.
+# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still refers to the last
+# batch, which is disposed. Correct code looks like this. A disposed resource is reported if
+# anything else refers to it, or if a container has resources that several closings of scopes
+# disposed, as a growing history does.
 
 
 _LEVELS: Final = 4
-_LIMIT: Final = 1_000
+"""So many containers inside one another are looked through, from a resource outwards."""
+
+_RESOURCES_AT_MOST: Final = 1_000
+"""Containers are looked for around so many disposed resources at most."""
 
 
 def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) -> set[Entry]:
-    """Return those of some disposed resources that only left-over variables reference.
+    """Return those of some disposed resources that only left-over variables refer to.
 
     Parameters
     ----------
@@ -71,7 +74,7 @@ def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) ->
     """
     anchors = {entry: anchor for entry in entries if (anchor := anchor_entry_of(entry)) is not entry}
     if anchors:
-        # The tuple is rebuilt for each request, so search for its anchor instead.
+        # A composite that is a tuple is made anew each time it is asked for: look for its anchor.
         asked = {anchors.get(entry, entry): closing for entry, closing in zip(entries, closings, strict=True)}
         left = leftovers_among(list(asked), list(asked.values()))
         return {entry for entry in entries if anchors.get(entry, entry) in left}
@@ -79,18 +82,22 @@ def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) ->
     names = count_names(keys)
     left = {entry for entry in entries if 0 < references_to(entry) == names.get(entry.key, 0)}
     rest = [(entry, closing) for entry, closing in zip(entries, closings, strict=True) if entry not in left]
-    if 0 < len(rest) <= _LIMIT:
+    if 0 < len(rest) <= _RESOURCES_AT_MOST:
         left |= _Neighbourhood([entry for entry, _ in rest]).left_over(dict(rest))
     return left
 
 
 @final
 class _Neighbourhood:
-    """The containers around some resources, as far as variables explain every reference to them."""
+    """The containers around some resources, to tell whether variables alone lead to a resource.
+
+    References are counted. So the objects must be referred to from here by `_nodes` alone.
+    """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        # The search has no other reference to any of them.
+        # The resources and the containers around them, by ``id``.
         self._nodes: dict[int, object] = {}
+        # For each of them, the containers that refer to it, once for each reference.
         self._holders: dict[int, list[int]] = {}
         for entry in entries:
             thing = entry()
@@ -101,36 +108,39 @@ class _Neighbourhood:
         for _ in range(_LEVELS):
             frontier = self._add_holders(frontier)
         names = count_names(self._nodes)
+        # For each of them, how many references to it are not of variables.
         self._unexplained = {key: self._references(key) - names.get(key, 0) for key in self._nodes}
 
     def left_over(self, closings: dict[Entry, int | None]) -> set[Entry]:
         """Return the resources that only variables lead to.
 
-        The way may lead through containers of what one closing disposed.
+        The way may lead through containers whose resources were all disposed at the same closing of
+        a scope.
         """
-        outermost: dict[int, set[int | None]] = {}
+        closings_in: dict[int, set[int | None]] = {}
         candidates: dict[Entry, set[int]] = {}
         for entry, closing in closings.items():
-            if entry.key not in self._nodes or not self._explained(entry.key, frozenset()):
+            if entry.key not in self._nodes or not self._is_explained(entry.key, frozenset()):
                 continue
-            candidates[entry] = above = set(self._above(entry.key))
-            for key in above:
-                outermost.setdefault(key, set()).add(closing)
+            candidates[entry] = containers = set(self._containers_around(entry.key))
+            for key in containers:
+                closings_in.setdefault(key, set()).add(closing)
         return {
             entry
-            for entry, above in candidates.items()
-            if closings[entry] is not None and all(len(outermost[key]) == 1 for key in above)
+            for entry, containers in candidates.items()
+            if closings[entry] is not None and all(len(closings_in[key]) == 1 for key in containers)
         }
 
     def _add_holders(self, keys: list[int]) -> list[int]:
+        """Add the containers that refer to some objects, and return those that are new."""
         things = tuple(self._nodes[key] for key in keys)
         added: list[int] = []
         wanted = set(keys)
         for holder in gc.get_referrers(*things) if things else ():
             if holder is self._nodes:
                 continue
-            # First: a framework that is asked for the attributes of an object has it make a dict of
-            # them.
+            # Before `is_container`, which asks frameworks: an instance that is asked for its
+            # attributes makes a dict of them, which refers to them from then on.
             inside = [id(child) for child in referents_of(holder) if id(child) in wanted]
             if not is_container(holder):
                 continue
@@ -145,51 +155,60 @@ class _Neighbourhood:
         # One reference is that of _nodes, one the argument's.
         return sys.getrefcount(self._nodes[key]) - 2
 
-    def _explained(self, key: int, below: frozenset[int]) -> bool:
-        holders = self._holders.get(key, [])
-        if key in below or self._unexplained[key] != len(holders):
-            return False
-        return all(self._explained(holder, below | {key}) for holder in set(holders))
+    def _is_explained(self, key: int, inside: frozenset[int]) -> bool:
+        """Return whether variables and containers have all references to an object.
 
-    def _above(self, key: int) -> Iterator[int]:
+        The same must hold for these containers. `inside` has the objects from the resource to here.
+        """
+        holders = self._holders.get(key, [])
+        if key in inside or self._unexplained[key] != len(holders):
+            return False
+        return all(self._is_explained(holder, inside | {key}) for holder in set(holders))
+
+    def _containers_around(self, key: int) -> Iterator[int]:
         for holder in set(self._holders.get(key, [])):
             yield holder
-            yield from self._above(holder)
+            yield from self._containers_around(holder)
 
 
-# Memory that has outlived its scope and that only a left-over variable references is no leak at the
+# Memory that has outlived its scope and that only a left-over variable refers to is no leak at the
 # end of a program.
 #
-# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still references the
-# arrays of the last batch. Memory is left over if variables, and containers of what was born
-# between the same two closings, account for every reference to it. A container must belong to a
-# scope that was not the first of its name: a list that is filled in a scope which is entered once
-# is no left-over batch.
+# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still refers to the
+# arrays of the last batch. Memory is left over if all references to it are of variables, and of
+# containers whose memory was born between the same two closings. A container must belong to a scope
+# that was not the first of its name: a list that is filled in a scope which is entered once is no
+# left-over batch.
 
 
-_AT_MOST: Final = 10_000
-_VARIABLES: Final = ("module ", "frame ")
-_BASES: Final = (".base", "._base")
+_MEMORY_AT_MOST: Final = 10_000
+"""So many pieces of memory are looked at: of more, a report shows few."""
+
+_VARIABLE_STARTS: Final = ("module ", "frame ")
+"""How the texts of roots begin that are variables."""
+
+_BASE_STEPS: Final = (".base", "._base")
+"""The steps from a view of NumPy's or PyTorch's to the object that has its memory."""
 
 
 def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row], passes: Mapping[str, int]) -> set[UnheldMemory]:
-    """Return the memory that only left-over variables reference.
+    """Return the memory that only left-over variables refer to.
 
     Parameters
     ----------
     search : Search
-        What has found who holds it, and is not closed yet.
+        The search that has found the holders of the memory. It must not be closed yet.
     born : mapping
         The memory, and the row of its birth.
     passes : mapping of str to int
         How many passes of each name there were.
     """
-    ways = {memory: way for memory in list(born)[:_AT_MOST] if (way := _way_from_variable(search, memory))}
+    ways = {memory: way for memory in list(born)[:_MEMORY_AT_MOST] if (way := _way_from_variable(search, memory))}
     names = count_names({key for way in ways.values() for key in way})
     left: set[UnheldMemory] = set()
     closings: dict[int, set[int]] = {}
     for memory, way in ways.items():
-        in_container = framework_of(class_of(search.ours[way[0]])) is None
+        in_container = framework_of(class_of(search.seen[way[0]])) is None
         if _is_explained(search, way, names) and (not in_container or _was_in_loop(born[memory], passes)):
             left.add(memory)
             if in_container:
@@ -198,13 +217,14 @@ def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row], passes: M
 
 
 def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
-    """Return the ids of the objects from a variable to some memory, and on to its object.
+    """Return the ids of the objects from a variable to some memory.
 
-    Empty where it begins with no variable, or leads through a graph.
+    Behind the object that was found come the objects that it is a view of. Empty where the way does
+    not begin at a variable, leads through a graph, or is not the only one.
     """
     way: list[int] = []
     for start, chain, step in search.ways.to(memory):
-        if step or way or not start.startswith(_VARIABLES):
+        if step or way or not start.startswith(_VARIABLE_STARTS):
             return []
         way = [id(thing) for thing in chain]
         last: object = chain[-1]
@@ -213,29 +233,29 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
             last = (
                 None
                 if known is None
-                else next((one for step, one in known[0].references(last) if step in _BASES), None)
+                else next((base for step, base in known.framework.references(last) if step in _BASE_STEPS), None)
             )
             if last is not None:
-                search.ours[id(last)] = last
+                search.seen[id(last)] = last
                 way.append(id(last))
     return way
 
 
 def _was_in_loop(birth: Row, passes: Mapping[str, int]) -> bool:
-    # The passes of a scope without a name are counted by its line, which a birth does not know.
+    # The passes of a scope without a name are counted under its line, which the row has not.
     scope = birth.scope
     return passes.get(scope, 0) > 1 if scope else birth.closings > 0
 
 
 def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) -> bool:
-    """Return whether variables, and the objects on the way, account for every reference."""
-    for place, key in enumerate(way):
-        cls = class_of(search.ours[key])
+    """Return whether variables and the objects on the way have all references to these objects."""
+    for position, key in enumerate(way):
+        cls = class_of(search.seen[key])
         known = framework_of(cls)
-        if (known is None or known[1] != "tensor") and not is_container(search.ours[key]):
+        if (known is None or known.part != "tensor") and not is_container(search.seen[key]):
             return False
         # One reference is the search's, one the argument's.
-        if sys.getrefcount(search.ours[key]) - 2 != names.get(key, 0) + (place > 0):
+        if sys.getrefcount(search.seen[key]) - 2 != names.get(key, 0) + (position > 0):
             return False
     return True
 
@@ -244,9 +264,16 @@ def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) 
 
 
 Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "unfinished", "unknown"]
-"""By what something is held: by variables and what they lead to, only by suspended generators and
-coroutines, only by exceptions, only by graphs, by a cycle that nothing leads to, by its scope, or
-the search ended early or in vain.
+"""What holds a subject.
+
+* ``"held"``: variables and what they lead to
+* ``"suspended"``: suspended generators and coroutines alone
+* ``"exception"``: exceptions alone
+* ``"graph"``: graphs alone
+* ``"cycle"``: a reference cycle that no root leads to
+* ``"owned"``: its scope, as its type cannot be referred to weakly
+* ``"unfinished"``: not known, as the search ended at its limit
+* ``"unknown"``: not found by a search that came to its end
 """
 
 SEVERAL_KEYS: Final = "[...]"
@@ -256,31 +283,67 @@ OWNED: Final = "its scope, because it cannot be weakly referenced"
 
 _T = TypeVar("_T")
 
-_CHAINS: Final = 3
-_LOOKED_AT: Final = 12
+_CHAINS_SHOWN: Final = 3
+"""So many chains are shown for a line; and of its newest subjects so many are asked for graphs."""
+
+_SUBJECTS_ASKED: Final = 12
+"""About so many subjects of a line stand for all of them: a line may have a million."""
+
 _CONTAINERS: Final = (list, tuple, set, frozenset, dict, deque, OrderedDict, defaultdict)
+
 _TABLES: Final = 3
+"""Subjects in fewer containers are not said to be in several tables."""
+
 _INTO_A_GRAPH: Final = ".grad_fn."
+"""The step of a chain that leads into an autograd graph."""
+
 _PERIODS: Final = 2 * 3 * 5
-_IN_CYCLES: Final = 10
+"""The step between subjects that are asked has no factor in common with this: see `_spread`."""
+
+_CYCLE_OBJECTS_PER_OBJECT: Final = 10
+"""The search for cycles looks at so many objects for each of the limit: a look costs less there."""
+
 _MOST: Final = 0.75
+"""What holds this share of the subjects that were asked is said to hold all: a left-over variable
+may hold the others.
+"""
+
 _FEW: Final = 1 / 6
+"""What holds a smaller share of the subjects that were asked is not reported, such as a left-over
+variable that holds the last one.
+"""
+
 _REASONS: Final[dict[int, Reason]] = {
     EDGES_PLAIN: "held",
     SUSPENDED: "suspended",
     IN_EXCEPTION: "exception",
     IN_GRAPH: "graph",
 }
-_KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+|(?<=^task ')Task-\d+(?=')")
+"""By the stage of the search in which a subject was found."""
+
+_NUMBERS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+|(?<=^task ')Task-\d+(?=')")
+"""The parts of chains by which holders of the same sort differ.
+
+They are ways through nodes of a graph, indexes, line numbers, and the numbers of tasks.
+"""
+
 _ANY_KEY: Final = re.compile(r"\[[^\[\]]+\]")
+
 _STEP: Final = r"(\.[\w<>]+|\['[^'\]]*'\]|, closure of [^,]+, cell '\w+')"
-_AGAIN: Final = re.compile(rf"{_STEP}(?:(?: … )?\1)+(?![\w<>])")
-_MANY_TIMES: Final = re.compile(rf"{_STEP}(?:(?: … )?\1){{3,}}(?![\w<>])")
+"""An attribute, a key that is a string, or the cell of a closure."""
+
+_REPEATED_STEP: Final = re.compile(rf"{_STEP}(?:(?: … )?\1)+(?![\w<>])")
+"""The same step twice or more often, as in a linked list."""
+
+_LONG_REPEATED_STEP: Final = re.compile(rf"{_STEP}(?:(?: … )?\1){{3,}}(?![\w<>])")
+"""The same step four times or more often: shown as two with dots between."""
 
 
 @final
 @dataclass(slots=True)
 class _HeldBy:
+    """Why a subject is there that no root leads to."""
+
     reason: Reason
     cycle: Cycle | None = None
 
@@ -292,15 +355,15 @@ class Holders:
     Parameters
     ----------
     groups : sequence of sequence of Entry or UnheldMemory
-        Resources, live or disposed, and storages; those that belong together in one sequence,
+        The subjects: resources, live or disposed, and memory. Those of one line are one group,
         oldest first.
     object_limit : int
-        How many objects are met at most; ten times as many references are looked at. No clock is
-        read, so that the answers do not depend on how busy the machine is.
+        How many objects are reached at most; ten times as many references are looked at. No clock
+        is read, so that the answers do not depend on how busy the machine is.
     sizes : dict, optional
         Storages with their bytes, for `used_nbytes`.
     meets_all : bool, default False
-        Whether the search goes on to its end when everything is found: `retained` needs all that
+        Whether the search goes on when all subjects are found: `retained` needs everything that
         variables lead to.
     """
 
@@ -314,7 +377,7 @@ class Holders:
     ) -> None:
         install_imported()
         self._object_limit = object_limit
-        # The tuple is rebuilt for each request, so search for its anchor instead.
+        # A composite that is a tuple is made anew each time it is asked for: look for its anchor.
         self._anchors: dict[Subject, Subject] = {
             subject: anchor
             for group in groups
@@ -330,8 +393,8 @@ class Holders:
             meets_all=meets_all,
         )
         self._held_by: dict[Subject, _HeldBy] = {}
-        # Whether the search for cycles ended before every group was asked.
-        self._cycles_left = False
+        # Whether the search for cycles ended at its limit, before every group was asked.
+        self._cycles_are_unfinished = False
 
     def __enter__(self) -> Self:
         try:
@@ -354,12 +417,12 @@ class Holders:
         if not search.stopped and search.left:
             self._look_for_cycles()
         for libraries in (False, True):
-            # What may be in a cycle is not reported as held by a member of it.
-            if not search.stopped and not self._cycles_left and search.left:
+            # Not where a subject may still be in a cycle: a member of it would be reported.
+            if not search.stopped and not self._cycles_are_unfinished and search.left:
                 wanted = {subject.key for subject in search.left if isinstance(subject, Entry)}
-                search.from_roots(typed_roots(wanted | search.ours.keys(), libraries=libraries), libraries=libraries)
+                search.from_roots(typed_roots(wanted | search.seen.keys(), libraries=libraries), libraries=libraries)
         for subject in search.left:
-            reason: Reason = "unfinished" if search.stopped or self._cycles_left else "unknown"
+            reason: Reason = "unfinished" if search.stopped or self._cycles_are_unfinished else "unknown"
             self._held_by.setdefault(
                 subject, _HeldBy("owned" if isinstance(subject, HeldEntry) and subject.is_held else reason)
             )
@@ -376,19 +439,19 @@ class Holders:
     def reasons_of(self, subjects: Sequence[Subject]) -> list[Reason]:
         """Return the reason why each subject is held."""
         reasons: list[Reason] = []
-        at, stages = self._search.at, self._search.stages
+        lone_tensors, stages = self._search.lone_tensors, self._search.stages
         for subject in subjects:
             asked = self._anchors.get(subject, subject) if self._anchors else subject
             answer = self._held_by.get(asked) if self._held_by else None
             if answer is None:
-                stage = EDGES_PLAIN if asked in at else stages.get(asked)
+                stage = EDGES_PLAIN if asked in lone_tensors else stages.get(asked)
                 reasons.append("unknown" if stage is None else _REASONS[stage])
             else:
                 reasons.append(answer.reason)
         return reasons
 
     def left_over(self, born: Mapping[UnheldMemory, Row], passes: Mapping[str, int]) -> set[UnheldMemory]:
-        """Return the memory that only left-over variables reference: see `left_over_memory`."""
+        """Return the memory that only left-over variables refer to: see `left_over_memory`."""
         return left_over_memory(self._search, born, passes) if born else set()
 
     def retained(self, pieces: Sequence[Piece]) -> list[Retained]:
@@ -404,65 +467,72 @@ class Holders:
         return None
 
     def chains_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
-        """Return how code reaches some subjects that are held in the same way.
+        """Return how code reaches some subjects that are held in one way: at most three chains.
 
-        The chains that reach most of them come first, and of those the chains of the oldest. What
-        reaches few of many, as a left-over variable reaches the last, is left out.
+        The chains that reach most subjects come first, and of these the chains of the oldest
+        subject. A chain that reaches few of many subjects is left out, such as that of a left-over
+        variable, which reaches the last one.
 
-        At most three chains, which differ in more than an index. Those that differ by one of many
-        keys are one, and so are those that differ by how often a step is taken, as in a linked
-        list.
+        Chains that differ by an index or a key alone are shown as one, and so are chains that
+        differ by how often a step is taken, as in a linked list.
         """
+        # By the text without keys, then by the text without numbers, the first such chain.
         alike: dict[str, dict[str, str]] = {}
+        # How many subjects the chains with each of these texts reach.
         reached: Counter[str] = Counter()
         asked = _spread(subjects)
         for subject in asked:
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
-                # One way into a graph tells as much as another.
-                text = _AGAIN.sub(r"\1", _KEYS.sub("[]", chain.partition(_INTO_A_GRAPH)[0]))
+                # What comes behind the step into a graph makes no difference.
+                before_graph, _, _ = chain.partition(_INTO_A_GRAPH)
+                text = _REPEATED_STEP.sub(r"\1", _NUMBERS.sub("[]", before_graph))
                 way = _ANY_KEY.sub("[]", text)
                 reached.update({text, way})
                 alike.setdefault(way, {}).setdefault(text, chain)
         enough = _FEW * len(asked)
-        told: list[str] = []
+        shown: list[str] = []
         ways = [way for way in alike if reached[way] >= enough] or [*alike]
         for way in sorted(ways, key=lambda way: -reached[way]):
             texts = alike[way]
             chains = [chain for text, chain in texts.items() if reached[text] >= enough]
-            told += _without_keys(chains or [*texts.values()])
-        told = told[:_CHAINS]
-        return tuple(_MANY_TIMES.sub(lambda step: f"{step[1]} … {step[1].removeprefix(', ')}", chain) for chain in told)
+            shown += _without_keys(chains or [*texts.values()])
+        shown = shown[:_CHAINS_SHOWN]
+        return tuple(
+            _LONG_REPEATED_STEP.sub(lambda step: f"{step[1]} … {step[1].removeprefix(', ')}", chain) for chain in shown
+        )
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
-        """Return the known leak of a library that holds some subjects; None where it is not theirs.
+        """Return the known leak of a library that holds most of some subjects, or None.
 
-        Something else may hold a few of them, as a left-over variable holds the last.
+        Something else may hold the others, as a left-over variable holds the last.
         """
         asked = _spread(subjects)
         found = [known for subject in asked if (known := self._known_of_one(subject)) is not None]
         return found[0] if found and len(found) >= _MOST * len(asked) else None
 
     def are_in_a_bounded_deque(self, subjects: Sequence[Subject], owners: int | None = None) -> bool:
-        """Return whether subjects are, or are held by, an item each of a deque with a ``maxlen``.
+        """Return whether most subjects are held by a deque with a ``maxlen``, each by its own item.
 
-        A few of them need not be. What one item collects may grow, and so may what something else
-        has as well.
+        Such a deque does not grow. Subjects that one item collects do not count, nor subjects that
+        something else holds as well: these may grow.
 
         Parameters
         ----------
         owners : int, optional
-            Of how many things they are parts, which are the items then.
+            Of how many objects the subjects are parts. These objects are the items then.
         """
+        # For each deque, by ``id``, the ids of its items that hold a subject.
         items: dict[int, set[int]] = {}
-        # For each deque, how often its items refer to what they have.
+        # For each deque, by ``id``, how often it and its items refer to each object.
         inside: dict[int, Counter[int]] = {}
         asked = _spread(subjects)
         for subject in asked:
-            key = self._search.at.get(subject)
-            # One reference is the search's, one the argument's; the ways have others.
-            references = 0 if key is None else sys.getrefcount(self._search.ours[key]) - 2
+            key = self._search.lone_tensors.get(subject)
+            # One reference is the search's, one the argument's. Count before the ways are made,
+            # which have references too.
+            references = 0 if key is None else sys.getrefcount(self._search.seen[key]) - 2
             ways = self._search.ways.to(self._anchors.get(subject, subject))
-            found = [place for _, chain, _ in ways if (place := _place_in_a_bounded_deque(chain)) is not None]
+            found = [pair for _, chain, _ in ways if (pair := _bounded_deque_on(chain)) is not None]
             if len(found) < len(ways):
                 continue
             if references > 1 and key is not None and found:
@@ -481,29 +551,29 @@ class Holders:
     def are_in_several_tables(self, subjects: Sequence[Subject]) -> bool:
         """Return whether subjects are items of several containers, each of which has some of them.
 
-        Those that were made one after another are looked at: in the beginning, the middle and the
-        end. A table of tables has one container of all at every second level, and each item of its
-        own has its container alone.
+        Three runs of subjects that were made one after another are looked at: at the beginning, in
+        the middle and at the end. It is false where one container has all of them, or where each
+        subject has a container of its own.
 
         Parameters
         ----------
         subjects : sequence of Subject
             In the order in which they were made.
         """
-        part = _LOOKED_AT if len(subjects) >= 3 * _LOOKED_AT else len(subjects) // 3
+        part = _SUBJECTS_ASKED if len(subjects) >= 3 * _SUBJECTS_ASKED else len(subjects) // 3
         half = (len(subjects) - part) // 2
         asked = [*subjects[:part], *subjects[half : half + part], *subjects[len(subjects) - part :]]
-        # Of each level, counted from the subject, the containers there.
+        # For each level of containers, counted outwards from the subject, the ids of those there.
         levels: dict[int, set[int]] = {}
         for subject in asked:
             _, chain, _ = next(iter(self._search.ways.to(self._anchors.get(subject, subject))), ("", (), ""))
             containers = [thing for thing in reversed(chain) if class_of(thing) in _CONTAINERS]
             for level, container in enumerate(containers):
                 levels.setdefault(level, set()).add(id(container))
-        return any(_TABLES <= len(those) <= len(asked) // 2 for those in levels.values())
+        return any(_TABLES <= len(containers) <= len(asked) // 2 for containers in levels.values())
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
-        """Return what ends the holders of some subjects, if that is known; or nothing."""
+        """Return what ends the holders of most of some subjects; ``""`` where that is not known."""
         remedies: dict[str, int] = {}
         asked = _spread(subjects)
         for subject in asked:
@@ -512,7 +582,7 @@ class Holders:
                 found = set[str]() if answer.cycle is None else {remedy_on((), answer.cycle.loop)}
             else:
                 ways = self._search.ways.to(self._anchors.get(subject, subject))
-                found = {remedy_on(chain, spelled(chain, start) + step) for start, chain, step in ways}
+                found = {remedy_on(chain, chain_as_code(chain, start) + step) for start, chain, step in ways}
             if len(found) == 1:
                 [remedy] = found
                 remedies[remedy] = remedies.get(remedy, 0) + 1
@@ -523,7 +593,7 @@ class Holders:
         if answer is not None:
             return None if answer.cycle is None else answer.cycle.known
         ways = self._search.ways.to(self._anchors.get(subject, subject))
-        found = [known_on(chain, spelled(chain, start) + step) for start, chain, step in ways]
+        found = [known_on(chain, chain_as_code(chain, start) + step) for start, chain, step in ways]
         return None if None in found or not found else found[0]
 
     def passes_of(self, subjects: Sequence[Subject]) -> int:
@@ -531,20 +601,20 @@ class Holders:
 
         Only the newest of the tensors are examined.
         """
-        newest = subjects[-_CHAINS:]
+        newest = subjects[-_CHAINS_SHOWN:]
         return max((self._search.ways.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
 
     def graph_nbytes_of(self, subjects: Sequence[Subject]) -> int:
         """Return the bytes of the largest graph of some tensors. Only the newest are examined."""
-        newest = subjects[-_CHAINS:]
+        newest = subjects[-_CHAINS_SHOWN:]
         ways = self._search.ways
         return max((ways.graph_nbytes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
 
     def node_nbytes_of(self, subjects: Sequence[Subject], carriers: Container[int]) -> int:
-        """Return about how many bytes the nodes of graphs take that each of some tensors adds.
+        """Return about how many bytes the nodes take that the graph of each of some tensors adds.
 
-        Those in the middle are examined: a variable may have the last, with its graph, of which the
-        others were detached.
+        Two tensors in the middle are examined. The last one may be a variable's, which still has a
+        graph that the others were detached from.
 
         Parameters
         ----------
@@ -560,57 +630,57 @@ class Holders:
         return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
 
     def steps_of_graphs(self, tensors: Sequence[object]) -> list[tuple[float, bool]]:
-        """Return after which shares of the steps of a loop graphs of tensors were made.
+        """Return when in a loop the graphs of some tensors were made, in order, each once.
 
-        With each stands whether nothing can go back through such a graph any more. They are in
-        order, each once. Only some of the tensors are examined.
+        Each is the share of the steps of the loop that had passed, and whether the graph is spent:
+        see `Framework.step_of_graph`. Only some of the tensors are examined.
         """
         steps: set[tuple[float, bool]] = set()
         for tensor in _spread(tensors):
             known = framework_of(class_of(tensor))
-            step = None if known is None else known[0].step_of_graph(tensor)
+            step = None if known is None else known.framework.step_of_graph(tensor)
             if step is not None:
                 steps.add(step)
         return sorted(steps)
 
     def nbytes_of_graphs(self, tensors: Sequence[object]) -> int:
-        """Return about how many bytes the graphs of some tensors have.
+        """Return about how many bytes the graphs of some tensors take.
 
-        They are what these saved, each storage once, and nodes, as many for each tensor as for one
-        in the middle.
+        What the graphs saved counts, each storage once. For the nodes of each graph the bytes of
+        the nodes of one tensor in the middle are taken.
         """
         by_framework: dict[Framework, list[object]] = {}
         for tensor in tensors:
             known = framework_of(class_of(tensor))
             if known is not None:
-                by_framework.setdefault(known[0], []).append(tensor)
+                by_framework.setdefault(known.framework, []).append(tensor)
         nbytes = 0
-        for framework, those in by_framework.items():
-            middle = len(those) // 2
-            nodes_nbytes = framework.node_nbytes_behind(those[max(0, middle - 1) : middle + 1])
-            nbytes += framework.graph_nbytes_behind(those) + nodes_nbytes * len(those)
+        for framework, its_tensors in by_framework.items():
+            middle = len(its_tensors) // 2
+            nodes_nbytes = framework.node_nbytes_behind(its_tensors[max(0, middle - 1) : middle + 1])
+            nbytes += framework.graph_nbytes_behind(its_tensors) + nodes_nbytes * len(its_tensors)
         return nbytes
 
     def is_of_evaluation(self, subjects: Sequence[Subject]) -> bool:
         """Return whether the graph that holds some subjects is that of a model in eval mode."""
         ways = self._search.ways
-        return any(ways.is_of_evaluation(self._anchors.get(subject, subject)) for subject in subjects[-_CHAINS:])
+        return any(ways.is_of_evaluation(self._anchors.get(subject, subject)) for subject in subjects[-_CHAINS_SHOWN:])
 
     def carriers_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """Return the tensors whose graphs hold some subjects: at most three.
 
-        One whose graph holds few of many, as that of a left-over variable does, is left out.
+        A tensor whose graph holds few of many subjects is left out, such as a left-over variable's.
         """
         carriers: dict[str, str] = {}
         reached: Counter[str] = Counter()
         asked = _spread(subjects)
         for subject in asked:
             for carrier in self._search.ways.carriers_of(self._anchors.get(subject, subject)):
-                text = _KEYS.sub("[]", carrier)
+                text = _NUMBERS.sub("[]", carrier)
                 reached[text] += 1
                 carriers.setdefault(text, carrier)
         enough = [carrier for text, carrier in carriers.items() if reached[text] >= _FEW * len(asked)]
-        return tuple(enough or carriers.values())[:_CHAINS]
+        return tuple(enough or carriers.values())[:_CHAINS_SHOWN]
 
     def _chains_of_one(self, subject: Subject) -> list[str]:
         answer = self._held_by.get(subject)
@@ -627,36 +697,35 @@ class Holders:
     def _look_for_cycles(self) -> None:
         search = self._search
         left = set(search.left)
-        # A look at an object costs little here.
-        allowance = Allowance(self._object_limit * _IN_CYCLES)
+        allowance = Allowance(self._object_limit * _CYCLE_OBJECTS_PER_OBJECT)
         wanted = {subject.identity for subject in left if not isinstance(subject, Entry)}
-        garbage = Garbage(search.ours, allowance, wanted)
+        garbage = Garbage(search.seen, allowance, wanted)
         for group in self._groups:
-            those = [
+            unreached = [
                 subject
                 for subject in group
                 if subject in left and (isinstance(subject, Entry) or subject.identity in garbage.tensors)
             ]
-            target = _target_of(those[0], garbage) if those else None
+            target = _target_of(unreached[0], garbage) if unreached else None
             cycle = None if target is None else garbage.cycle_around(target)
             if cycle is not None:
-                targets = (_target_of(subject, garbage) for subject in _spread(those))
+                targets = (_target_of(subject, garbage) for subject in _spread(unreached))
                 times = max(1, garbage.islands_of(targets))
                 cycle = replace(cycle, times=times, stays=not gc.isenabled())
-                for subject in those:
-                    # The others of the group are as unreachable as the first.
+                for subject in unreached:
+                    # No root leads to the others of the group either: the cycle is said of all.
                     self._held_by[subject] = _HeldBy("cycle", cycle)
                     search.settle(subject)
-        self._cycles_left = allowance.is_spent
+        self._cycles_are_unfinished = allowance.is_spent
 
 
 def _target_of(subject: Subject, garbage: Garbage) -> object:
-    """Return the resource, or a tensor over the memory, that is found in garbage; None if gone."""
+    """Return a resource, or a tensor in the garbage that uses some memory; None if it is gone."""
     return subject() if isinstance(subject, Entry) else garbage.tensors[subject.identity]
 
 
-def _place_in_a_bounded_deque(chain: Sequence[object]) -> tuple[deque[object], object] | None:
-    """Return the first such deque that a chain leads through, and the item that it leads to."""
+def _bounded_deque_on(chain: Sequence[object]) -> tuple[deque[object], object] | None:
+    """Return the first deque with a ``maxlen`` on a chain, and its item that the chain leads to."""
     for thing, following in pairwise(chain):
         if issubclass(class_of(thing), deque):
             found = cast("deque[object]", thing)
@@ -666,26 +735,27 @@ def _place_in_a_bounded_deque(chain: Sequence[object]) -> tuple[deque[object], o
 
 
 def unfinished_text(object_limit: int) -> str:
-    """Return what is reported of the holder of something that a search did not come to."""
+    """Return the text of a report for the holder of a subject that a search did not reach."""
     return f"not found within {object_limit:,} objects" if object_limit else "not found: not searched for"
 
 
 def _without_keys(chains: Sequence[str]) -> Sequence[str]:
-    """Return chains that differ by keys alone as one, if they are too many to be listed."""
-    if len(chains) <= _CHAINS:
+    """Return chains that differ by keys alone as one chain, if they are too many to be shown."""
+    if len(chains) <= _CHAINS_SHOWN:
         return chains
-    places = iter([*zip(*map(_ANY_KEY.findall, chains), strict=False)])
+    # For each position of a key, the keys of all chains.
+    columns = iter([*zip(*map(_ANY_KEY.findall, chains), strict=False)])
 
-    def told(match: re.Match[str]) -> str:
-        return match[0] if len(set(next(places, ()))) == 1 else SEVERAL_KEYS
+    def common_key(match: re.Match[str]) -> str:
+        return match[0] if len(set(next(columns, ()))) == 1 else SEVERAL_KEYS
 
-    return [_ANY_KEY.sub(told, chains[0])]
+    return [_ANY_KEY.sub(common_key, chains[0])]
 
 
-def _spread(those: Sequence[_T]) -> Sequence[_T]:
-    """Return the first one, and others spread evenly over the rest."""
-    step = max(1, len(those) // _LOOKED_AT)
+def _spread(things: Sequence[_T]) -> Sequence[_T]:
+    """Return the first of some things, and others spread evenly over the rest."""
+    step = max(1, len(things) // _SUBJECTS_ASKED)
     while gcd(step, _PERIODS) > 1:
-        # What a loop keeps at each second or tenth turn is not all that is looked at.
+        # With a step of two or ten all of them might be what a loop keeps at every tenth turn.
         step -= 1
-    return those[::step]
+    return things[::step]

@@ -1,7 +1,7 @@
-"""What is known of holders: which chain is one of those in ``known.toml``.
+"""Known holders: find the row of ``known.toml`` that a chain of holders matches.
 
-Some are known leaks of libraries. Others are the program's own, of a kind for which it is known
-what ends them, such as a hook or a default argument.
+Some rows are known leaks of libraries. Others are holders of the program's own with a known remedy,
+such as a hook or a default argument.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ _ENDS: Final = 40
 """How many objects of a long chain, such as a graph's, are looked at from each end."""
 
 _BOUND: Final = re.compile(r"(<=|>=|<|>)(\d+(?:\.\d+)*)")
+"""A bound of a range of versions, such as ``>=3.0``."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Which chains a row is about."""
+    """The chains that a row is about: its fields ``chain`` and ``through``, see ``known.toml``."""
 
     chain: re.Pattern[str] | None
     through: re.Pattern[str] | None
 
     def matches(self, found: _Chain) -> bool:
-        """Return whether a chain is one of them."""
+        """Return whether the row is about a chain."""
         if self.chain is not None and self.chain.search(found.text) is not None:
             return True
         through = self.through
@@ -65,8 +66,22 @@ class _Chain:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A known leak of a library."""
+class KnownLeakRow:
+    """A known leak of a library, as ``known.toml`` describes it.
+
+    Attributes
+    ----------
+    library : str
+        The name of the module to import.
+    versions : tuple of (str, tuple of int)
+        The bounds of the versions that have the leak, each a sign and a version.
+    condition : str or None
+        What must be there and not None for the row to count: the field ``while``.
+    pattern : _Pattern
+        The chains that lead through the leak.
+    what, remedy, link : str
+        The texts of a report.
+    """
 
     library: str
     versions: tuple[tuple[str, tuple[int, ...]], ...]
@@ -81,7 +96,7 @@ class Row:
         if sys.modules.get(self.library) is None:
             return False
         found = _numbers_of(self.version() or "")
-        if found and not all(_holds(found, sign, bound) for sign, bound in self.versions):
+        if found and not all(_is_within(found, sign, bound) for sign, bound in self.versions):
             return False
         return self.condition is None or _is_there(self.condition)
 
@@ -109,7 +124,7 @@ def known_on(chain: Sequence[object], text: str) -> KnownLeak | None:
 
 
 def remedy_on(chain: Sequence[object], text: str) -> str:
-    """Return what ends a holder that a chain leads through, if that is known; or nothing.
+    """Return what ends a holder that a chain leads through; ``""`` where that is not known.
 
     Parameters
     ----------
@@ -164,8 +179,8 @@ def _classes_of(thing: object) -> Iterator[str]:
 
 
 @cache
-def rows() -> tuple[Row, ...]:
-    """Return the known leaks of the file."""
+def rows() -> tuple[KnownLeakRow, ...]:
+    """Return the known leaks of ``known.toml``."""
     return tuple(_row(fields) for fields in _file()["known"])
 
 
@@ -180,8 +195,8 @@ def _file() -> dict[str, list[dict[str, str]]]:
     return cast("dict[str, list[dict[str, str]]]", tomllib.loads(text))
 
 
-def _row(fields: dict[str, str]) -> Row:
-    return Row(
+def _row(fields: dict[str, str]) -> KnownLeakRow:
+    return KnownLeakRow(
         library=fields["library"],
         condition=fields.get("while"),
         versions=tuple((sign, _numbers_of(bound)) for sign, bound in _BOUND.findall(fields.get("versions", ""))),
@@ -207,17 +222,18 @@ def _is_there(place: str) -> bool:
     name, _, path = place.partition(":")
     thing: object = sys.modules.get(name)
     for part in path.split("."):
-        # No code of the library runs.
+        # Read from the dict, so that no code of the library runs.
         thing = getattr(thing, "__dict__", {}).get(part)
     return thing is not None
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:
-    """Return the release of a version, ``"2.13.0+cpu"``, as numbers."""
+    """Return the numbers of a version: (2, 13, 0) for ``"2.13.0+cpu"``."""
     return tuple(int(word) for word in takewhile(str.isdigit, re.split(r"[.+]", version)))
 
 
-def _holds(found: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
+def _is_within(found: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
+    """Return whether a version is within a bound."""
     compared: Any = {
         "<": found.__lt__,
         "<=": found.__le__,

@@ -1,4 +1,7 @@
-"""Show a chain of objects, each of which refers to the next, as the code that reaches the last."""
+"""Show a chain of objects, each of which refers to the next, as the code that reaches the last.
+
+Here are also `Ways`: the chains by which a search reached what it found.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ __all__ = [
     "WAYS_KEPT",
     "Link",
     "Ways",
-    "called",
-    "spelled",
+    "chain_as_code",
+    "display_name_of",
     "steps",
 ]
 
@@ -51,24 +54,38 @@ OF_A_THREAD: Final = " (of a thread)"
 OF_ITS_KEY: Final = " (as long as this key lives)"
 """What follows the place of a value in a `weakref.WeakKeyDictionary`."""
 
-_TEXT_LIMIT: Final = 40
-# Frames of callers, of which the first is shown and what the last one has.
+_KEY_CHARACTERS: Final = 40
+"""The text of a key is cut after so many characters, so that a chain stays on a line."""
+
 _CALLERS: Final = re.compile(r"( frame [^:]*:\d+ [^ ]*\.f_back)(?:(?: …)* +frame [^:]*:\d+ [^ ]*\.f_back)+(?: …)*")
+"""Several frames in a row, each the caller of the one before. Only the first one is shown."""
+
 _STEPS_SHOWN: Final = 40
-_ENDS: Final = 15
+"""A chain with more objects is shown by its two ends."""
+
+_STEPS_AT_ENDS: Final = 15
+"""So many objects of a long chain are shown at each end."""
+
 _NODES_SHOWN: Final = 6
-_PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""A way through more nodes of an autograd graph is shown by where it enters and where it ends."""
+
+_PLAIN_KEYS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Types of keys that are shown by their ``repr``, which runs no code of the program."""
+
 _GENERATORS: Final[dict[type, str]] = {
     types.GeneratorType: "gi",
     types.CoroutineType: "cr",
     types.AsyncGeneratorType: "ag",
 }
-# Of futures and tasks that are compiled.
+"""The prefix of the attributes of each type, such as ``gi_frame``."""
+
 _FUTURE_PARTS: Final = {"_result": ".result()", "_exception": ".exception()", "_coro": ".get_coro()"}
+"""For each attribute of compiled futures and tasks, how code reaches it."""
+
 _EXCEPTION_PARTS: Final = ("__traceback__", "__cause__", "__context__", "args")
 
 
-def spelled(chain: list[object], start: str) -> str:
+def chain_as_code(chain: list[object], start: str) -> str:
     """Return the chain as code.
 
     Parameters
@@ -80,20 +97,28 @@ def spelled(chain: list[object], start: str) -> str:
     """
     first, last = _nodes_in(chain)
     if last - first > _NODES_SHOWN:
-        # The way leads through a graph: show where it enters and where it ends.
-        before = chain[: first + 2]
-        pieces = [*steps(before), " … ", *steps(chain[last - 2 :])]
-        if len(before) > _STEPS_SHOWN:
-            pieces = [*steps(before[:_ENDS]), " … ", *steps(before[-_ENDS:]), *pieces[len(before) - 1 :]]
+        # The chain leads through a graph: show where it enters the graph, and where it ends.
+        into_graph = chain[: first + 2]
+        pieces = [*steps(into_graph), " … ", *steps(chain[last - 2 :])]
+        if len(into_graph) > _STEPS_SHOWN:
+            pieces = [
+                *steps(into_graph[:_STEPS_AT_ENDS]),
+                " … ",
+                *steps(into_graph[-_STEPS_AT_ENDS:]),
+                *pieces[len(into_graph) - 1 :],
+            ]
     elif len(chain) > _STEPS_SHOWN:
-        pieces = [*steps(chain[:_ENDS]), " … ", *steps(chain[-_ENDS:])]
+        pieces = [*steps(chain[:_STEPS_AT_ENDS]), " … ", *steps(chain[-_STEPS_AT_ENDS:])]
     else:
         pieces = steps(chain)
     return start + _CALLERS.sub(r"\1 …", "".join(pieces))
 
 
 def _nodes_in(chain: list[object]) -> tuple[int, int]:
-    """Return where the longest run of graph nodes at the end of a chain begins and ends."""
+    """Return the indexes of the first and last node in the last run of graph nodes of a chain.
+
+    Twice 0 where it has none.
+    """
     last = len(chain) - 1
     while last > 0 and not _is_node(chain[last]):
         last -= 1
@@ -105,7 +130,7 @@ def _nodes_in(chain: list[object]) -> tuple[int, int]:
 
 def _is_node(thing: object) -> bool:
     known = framework_of(class_of(thing))
-    return known is not None and known[1] == "node"
+    return known is not None and known.part == "node"
 
 
 def steps(chain: list[object]) -> list[str]:
@@ -115,7 +140,7 @@ def steps(chain: list[object]) -> list[str]:
     ]
 
 
-def called(thing: Any) -> str:
+def display_name_of(thing: Any) -> str:
     """Return the name of an object in a text: its type, or the name of a function."""
     if type(thing) is types.FunctionType:
         return f"{thing.__qualname__}()"
@@ -127,9 +152,10 @@ def called(thing: Any) -> str:
 
 
 def _step(before: object, parent: Any, child: object) -> str:
-    """Return the text of a step from an object to one that it refers to.
+    """Return the text of a step from an object to a child that it refers to; or ``""``.
 
-    The object before shows which steps are internal to the interpreter.
+    Empty for a step that code does not show, such as that into the ``__dict__`` of an instance. The
+    object before `parent` in the chain tells which steps those are.
     """
     cls = class_of(parent)
     if cls is dict:
@@ -147,7 +173,7 @@ def _step(before: object, parent: Any, child: object) -> str:
             return f"{found}{OF_ITS_KEY}"
     known = framework_of(cls)
     if known is not None:
-        for text, value in known[0].references(parent):
+        for text, value in known.framework.references(parent):
             if value is child:
                 return text
     if cls in _GENERATORS:
@@ -172,7 +198,7 @@ def _step(before: object, parent: Any, child: object) -> str:
         return ".__class__"
     if _is_compiled_future(cast("object", cls)):
         for name, text in _FUTURE_PARTS.items():
-            # Since 3.14 a task has that of futures.
+            # Since Python 3.14 a task inherits these attributes from the class of futures.
             part = named_in(cls, name) or named_in(cls.__base__, name)
             if part is not None and cast("Any", part).__get__(parent) is child:
                 return text
@@ -180,7 +206,7 @@ def _step(before: object, parent: Any, child: object) -> str:
 
 
 def _is_compiled_future(cls: object) -> bool:
-    # By its identity: the name of a class may be what the program computes.
+    # Compare classes, not names: the name of a class may be a property of its metaclass.
     module = sys.modules.get("_asyncio")
     return (
         module is not None and is_module(module) and any(named_in(module, name) is cls for name in ("Future", "Task"))
@@ -188,6 +214,7 @@ def _is_compiled_future(cls: object) -> bool:
 
 
 def _is_instance_dict(owner: object, attributes: object) -> bool:
+    """Return whether an object is the ``__dict__`` of an instance."""
     return attributes is not None and class_of(owner) is not dict and instance_dict_of(owner) is attributes
 
 
@@ -209,9 +236,9 @@ def _item(items: Iterable[tuple[object, object]], child: object) -> str:
 
 def _key(key: object) -> str:
     parts = cast("tuple[object, ...]", key) if class_of(key) is tuple else (key,)
-    if all(class_of(part) in _PLAIN for part in parts):
+    if all(class_of(part) in _PLAIN_KEYS for part in parts):
         text = repr(key)
-        return text if len(text) <= _TEXT_LIMIT else f"{text[: _TEXT_LIMIT - 1]}…"
+        return text if len(text) <= _KEY_CHARACTERS else f"{text[: _KEY_CHARACTERS - 1]}…"
     return f"<{qualified_name_of(class_of(key))}>"
 
 
@@ -220,6 +247,10 @@ def _index(values: Iterable[object], child: object) -> str:
         if value is child:
             return f"[{index}]"
     return ""
+
+
+# How code reaches a child in each type of container. The methods are those of the base class: a
+# subclass may have its own, which would be code of the program.
 
 
 def _in_tuple(parent: tuple[object, ...], child: object) -> str:
@@ -324,19 +355,20 @@ def _context_step(_before: object, parent: contextvars.Context, child: object) -
     return next((f"[<ContextVar {variable.name!r}>]" for variable, value in parent.items() if value is child), "")
 
 
-def _silent(_before: object, _parent: object, _child: object) -> str:
+def _no_step(_before: object, _parent: object, _child: object) -> str:
     return ""
 
 
-# The objects between a memoryview and its object.
+# The type of the object that stands between a memoryview and what it shows; it has no public name.
 _MANAGED_BUFFER: Final = class_of(gc.get_referents(memoryview(b""))[0])
-_CACHED: Final = type(functools.lru_cache(_silent))
+# The type of a function with a cache of functools.
+_CACHED: Final = type(functools.lru_cache(_no_step))
 _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     types.FunctionType: _function_step,
-    types.CellType: _silent,
-    memoryview: _silent,
+    types.CellType: _no_step,
+    memoryview: _no_step,
     _MANAGED_BUFFER: lambda _before, _parent, _child: ".obj",
-    types.TracebackType: _silent,
+    types.TracebackType: _no_step,
     types.FrameType: _frame_step,
     types.MethodType: _method_step,
     types.BuiltinMethodType: lambda _before, _parent, _child: ".__self__",
@@ -345,8 +377,6 @@ _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     contextvars.Context: _context_step,
     tuple: _tuple_step,
 }
-
-# The caches that a chain leads through, with the call that empties each.
 
 
 def cache_on(chain: Sequence[object], start: str) -> str:
@@ -371,59 +401,62 @@ def cache_on(chain: Sequence[object], start: str) -> str:
     return ""
 
 
-# The ways by which a search came to what it found, as code.
+# The ways by which a search reached what it found.
 
 
 WAYS_KEPT: Final = 3
-"""Of how many ways to one thing a search for the holders of many keeps account."""
+"""So many ways to one subject a search keeps at most. Reports show three chains."""
 
 ALL_WAYS_KEPT: Final = 8
-"""The same of a search for all holders of one thing."""
+"""So many ways to one subject a search for all holders of few subjects keeps at most."""
 
 Link = tuple[int, str | int]
-"""An object by its ``id``, and the ``id`` of the next one, or the step where none is met."""
+"""The last step of a way: the ``id`` of an object, and that of the child that the step leads to.
+
+Where memory was found and no object stands for it, the text of the step stands for the child.
+"""
 
 
 @final
 class Ways:
-    """The objects that a search has met, and how it reached them.
+    """The objects that a search has reached, and the ways by which it reached them.
 
-    The search writes it, and clears it.
+    The search fills the dicts, and clears them when it is closed.
 
     Parameters
     ----------
-    met : dict
-        The objects, by ``id``.
+    seen : dict
+        The objects that were reached, by ``id``.
     links : dict
-        For each object, the one that led to it, or how a root is written.
-    others : dict
-        For what was found, further ways to it.
-    at : dict
+        For each of them, the ``id`` of the object that led to it, or the text of a root.
+    other_ways : dict
+        For each subject that was found, the last steps of further ways to it.
+    lone_tensors : dict
         For memory that was found at a tensor that refers to nothing else, the ``id`` of the tensor.
     kept : int
-        How many ways to one thing are shown at most.
+        How many ways to one subject are returned at most.
     """
 
-    __slots__ = ("_at", "_links", "_met", "_others", "kept")
+    __slots__ = ("_links", "_lone_tensors", "_other_ways", "_seen", "kept")
 
     def __init__(
         self,
-        met: dict[int, object],
+        seen: dict[int, object],
         links: dict[int, int | str],
-        others: dict[Subject, list[Link]],
-        at: dict[Subject, int],
+        other_ways: dict[Subject, list[Link]],
+        lone_tensors: dict[Subject, int],
         *,
         kept: int,
     ) -> None:
         self.kept: Final = kept
-        self._at = at
-        self._met = met
+        self._lone_tensors = lone_tensors
+        self._seen = seen
         self._links = links
-        self._others = others
+        self._other_ways = other_ways
 
     def chains_of(self, subject: Subject) -> list[str]:
         """Return how code reaches a subject: at most `kept` chains, the shortest first."""
-        return [spelled(chain, start) + step + cache_on(chain, start) for start, chain, step in self.to(subject)]
+        return [chain_as_code(chain, start) + step + cache_on(chain, start) for start, chain, step in self.to(subject)]
 
     def carriers_of(self, subject: Subject) -> list[str]:
         """Return the tensors whose graphs hold a subject, as code."""
@@ -431,7 +464,7 @@ class Ways:
         for start, chain, _ in self.to(subject):
             for index in range(len(chain) - 1, 0, -1):
                 if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
-                    carriers[spelled(chain[: index + 1], start)] = None
+                    carriers[chain_as_code(chain[: index + 1], start)] = None
                     break
         return list(carriers)
 
@@ -446,27 +479,28 @@ class Ways:
         return 0 if framework is None else framework.graph_nbytes_behind([tensor])
 
     def node_nbytes_of(self, subjects: Sequence[Subject], carriers: Container[int]) -> int:
-        """Return about how many bytes the nodes of graphs take that the last of some tensors adds.
+        """Return about how many bytes the nodes take that the graph of the last subject adds.
 
-        0 where it is one of the carriers, which are tensors by ``id``.
+        Nodes that are in the graphs of the other subjects as well do not count. 0 where the last
+        subject is one of the carriers, which are tensors by ``id``.
         """
-        known = [self._tensor_of(subject) for subject in subjects]
-        framework, last = known[-1]
+        tensors = [self._tensor_of(subject) for subject in subjects]
+        framework, last = tensors[-1]
         if framework is None or id(last) in carriers:
             return 0
-        return framework.node_nbytes_behind([tensor for those, tensor in known if those is framework])
+        return framework.node_nbytes_behind([tensor for its_framework, tensor in tensors if its_framework is framework])
 
     def roots_of_graphs(self, subjects: Iterable[Subject]) -> dict[int, object]:
         """Return the tensors whose graphs hold some subjects, by ``id``."""
-        # For each node on a way, the tensor that leads to it: ways through a long graph share most
-        # of their nodes.
+        # For each node that was passed, the ``id`` of the tensor that leads to it: ways through a
+        # long graph share most of their nodes.
         found: dict[int, int] = {}
         tensors: dict[int, object] = {}
         for subject in subjects:
-            for parent, _ in self._others.get(subject, ())[:1]:
+            for parent, _ in self._other_ways.get(subject, ())[:1]:
                 path: list[int] = []
                 key = parent
-                while key not in found and action_of(class_of(self._met[key])) == IN_GRAPH:
+                while key not in found and action_of(class_of(self._seen[key])) == IN_GRAPH:
                     path.append(key)
                     link = self._links[key]
                     if type(link) is not int:
@@ -474,17 +508,17 @@ class Ways:
                     key = link
                 key = found.get(key, key)
                 found.update(dict.fromkeys(path, key))
-                known = framework_of(class_of(self._met[key]))
-                if known is not None and known[1] == "tensor":
-                    tensors[key] = self._met[key]
+                known = framework_of(class_of(self._seen[key]))
+                if known is not None and known.part == "tensor":
+                    tensors[key] = self._seen[key]
         return tensors
 
     def _tensor_of(self, subject: Subject) -> tuple[Framework | None, Any]:
         """Return the framework and the tensor that a subject is; twice None if it is no tensor."""
         for _, chain, step in self.to(subject):
             known = None if step else framework_of(class_of(chain[-1]))
-            if known is not None and known[1] == "tensor":
-                return known[0], chain[-1]
+            if known is not None and known.part == "tensor":
+                return known.framework, chain[-1]
         return None, None
 
     def is_of_evaluation(self, subject: Subject) -> bool:
@@ -492,42 +526,46 @@ class Ways:
         for _, chain, _ in self.to(subject):
             for index, thing in enumerate(chain):
                 known = framework_of(class_of(thing))
-                if known is not None and known[1] != "module":
-                    if known[0].is_of_evaluation(chain[:index], thing):
+                if known is not None and known.part != "module":
+                    if known.framework.is_of_evaluation(chain[:index], thing):
                         return True
                     break
         return False
 
     def to(self, subject: Subject) -> list[tuple[str, list[object], str]]:
-        """Return the ways to a subject: the first object as text, the objects, the last step."""
+        """Return the ways to a subject, each as three parts.
+
+        These are the text of the root, the objects of the chain, and the text of a last step, which
+        is empty where the last object is the subject itself.
+        """
         found: list[tuple[str, list[object], str]] = []
         if isinstance(subject, Entry) and subject.key in self._links:
             found.append((*self._chain(subject.key), ""))
-        if subject in self._at:
-            found.append((*self._chain(self._at[subject]), ""))
-        for parent, last in self._others.get(subject, ()):
+        if subject in self._lone_tensors:
+            found.append((*self._chain(self._lone_tensors[subject]), ""))
+        for parent, last in self._other_ways.get(subject, ()):
             start, chain = self._chain(parent)
             if isinstance(last, str):
                 found.append((start, chain, last))
             else:
-                found.append((start, [*chain, self._met[last]], ""))
+                found.append((start, [*chain, self._seen[last]], ""))
         return found[: self.kept]
 
     def roots(self) -> list[int]:
-        """Return the objects that were met as roots, by ``id``."""
+        """Return the objects that were reached as roots, by ``id``."""
         return [key for key, link in self._links.items() if type(link) is str]
 
     def way_to(self, key: int) -> tuple[str, list[object], str]:
-        """Return the way to an object that was met: the root as text, the objects, all as code."""
+        """Return the way to an object: the text of the root, the objects, and all of it as code."""
         start, chain = self._chain(key)
-        return start, chain, spelled(chain, start)
+        return start, chain, chain_as_code(chain, start)
 
     def _chain(self, key: int) -> tuple[str, list[object]]:
-        """Return the text of the first object, and the objects that lead to one, itself last."""
-        chain = [self._met[key]]
+        """Return the text of the root, and the objects of a chain that ends with an object."""
+        chain = [self._seen[key]]
         link = self._links[key]
         while type(link) is int:
-            chain.append(self._met[link])
+            chain.append(self._seen[link])
             link = self._links[link]
         chain.reverse()
         return str(link), chain

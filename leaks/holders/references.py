@@ -1,4 +1,7 @@
-"""What an object refers to, and its number of strong references; no code of the program runs."""
+"""What an object refers to, and how many strong references there are to it.
+
+The functions here run no code of the program: no property, no ``__getattr__``, no metaclass.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import weakref
 from _thread import _local as _thread_local
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ...scopes.compiled import referents
 from ...scopes.framework import FRAMEWORKS, Framework, Part
@@ -26,6 +29,7 @@ __all__ = [
     "IN_GRAPH",
     "SKIPPED",
     "SUSPENDED",
+    "KnownPart",
     "action_of",
     "class_of",
     "framework_of",
@@ -50,30 +54,39 @@ __all__ = [
 _ACTIONS: Final[dict[type, int]] = {}
 """A cache of `action_of`, by type."""
 
-_OF_TYPE: Final[dict[type, tuple[Framework, Part] | None]] = {}
+_KNOWN_PARTS: Final[dict[type, KnownPart | None]] = {}
 """A cache of `framework_of`, by type."""
+
 _PARTS_REMEMBERED: Final = 4096
+"""So many types `_KNOWN_PARTS` keeps at most: a program may make types for ever."""
 
 
-def framework_of(cls: Any) -> tuple[Framework, Part] | None:
+class KnownPart(NamedTuple):
+    """The framework that knows a type, and what the instances of the type are."""
+
+    framework: Framework
+    part: Part
+
+
+def framework_of(cls: Any) -> KnownPart | None:
     """Return the framework that knows a type, and what its instances are; None where none does."""
     try:
-        return _OF_TYPE[cls]
+        return _KNOWN_PARTS[cls]
     except KeyError:
-        found: tuple[Framework, Part] | None = None
+        found: KnownPart | None = None
         for framework in FRAMEWORKS.with_own("part_of"):
             part = framework.part_of(cls)
             if part is not None:
-                found = framework, part
+                found = KnownPart(framework, part)
                 break
-        if len(_OF_TYPE) >= _PARTS_REMEMBERED:
-            _OF_TYPE.clear()
-        _OF_TYPE[cls] = found
+        if len(_KNOWN_PARTS) >= _PARTS_REMEMBERED:
+            _KNOWN_PARTS.clear()
+        _KNOWN_PARTS[cls] = found
         return found
 
 
 def _forget_types() -> None:
-    _OF_TYPE.clear()
+    _KNOWN_PARTS.clear()
     _ACTIONS.clear()
 
 
@@ -85,11 +98,13 @@ FRAMEWORKS.after_install(_forget_types)
 
 
 HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, HeldEntry, StrongEntry}
-"""Types of this library that know resources: they are no holders. Only `hide_types` adds to it."""
+"""Types of this library that refer to resources and are no holders of them. Only `hide_types` adds
+to it.
+"""
 
 
 def hide_types(*types: type) -> None:
-    """Report instances of more types of this library as holders no more."""
+    """Add types of this library whose instances are never reported as holders."""
     HIDDEN_TYPES.update(types)
 
 
@@ -97,6 +112,7 @@ GENERATORS: Final = frozenset({types.GeneratorType, types.CoroutineType, types.A
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
+# Attributes of classes and modules, read past metaclasses and subclasses, whose own would run code.
 _Getter = Callable[[object], Any]
 _qualname: Final[_Getter] = vars(type)["__qualname__"].__get__
 _flags: Final[_Getter] = vars(type)["__flags__"].__get__
@@ -107,14 +123,29 @@ _module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
 
 _CONTAINERS: Final = (tuple, list, dict, set, frozenset, deque)
 
-EDGES_PLAIN: Final = 0
-SUSPENDED: Final = 1
-IN_EXCEPTION: Final = 2
-IN_GRAPH: Final = 3
-SKIPPED: Final = -1
-CLASS: Final = -2
+# What a search does with the instances of a type. The first four are also the stages of a search in
+# their order, and indexes of its queues: see `search`.
 
-_REMEMBERED: Final = 10_000
+EDGES_PLAIN: Final = 0
+"""Goes through them like through any object."""
+
+SUSPENDED: Final = 1
+"""Goes through them later: a suspended generator or coroutine."""
+
+IN_EXCEPTION: Final = 2
+"""Goes through them still later: an exception or a traceback."""
+
+IN_GRAPH: Final = 3
+"""Goes through them last: a node of an autograd graph."""
+
+SKIPPED: Final = -1
+"""Never goes through them."""
+
+CLASS: Final = -2
+"""Goes through a class of a library only when it searches libraries."""
+
+_ACTIONS_REMEMBERED: Final = 10_000
+"""So many types `_ACTIONS` keeps at most: a program may make types for ever."""
 
 
 def action_of(cls: type) -> int:
@@ -123,20 +154,19 @@ def action_of(cls: type) -> int:
     Returns
     -------
     int
-        `SKIPPED` for what leads nowhere, `CLASS` for a class, or what it means to come through an
-        instance: `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or nothing in particular (`EDGES_PLAIN`).
+        `SKIPPED`, `CLASS`, `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or else `EDGES_PLAIN`.
     """
     try:
         return _ACTIONS[cls]
     except KeyError:
-        if len(_ACTIONS) >= _REMEMBERED:
+        if len(_ACTIONS) >= _ACTIONS_REMEMBERED:
             _ACTIONS.clear()
         action = _ACTIONS[cls] = _judge(cls)
         return action
 
 
 def _judge(cls: type) -> int:
-    if cls in _WITHOUT or cls in HIDDEN_TYPES or issubclass(cls, types.ModuleType):
+    if cls in _WITHOUT_REFERENTS or cls in HIDDEN_TYPES or issubclass(cls, types.ModuleType):
         return SKIPPED
     if issubclass(cls, type):
         return CLASS
@@ -145,21 +175,21 @@ def _judge(cls: type) -> int:
     if cls in GENERATORS:
         return SUSPENDED
     known = framework_of(cls)
-    return IN_GRAPH if known is not None and known[1] == "node" else EDGES_PLAIN
+    return IN_GRAPH if known is not None and known.part == "node" else EDGES_PLAIN
 
 
 def referents_of(node: Any) -> list[object]:
-    """Return the objects that one refers to directly and for which it can be called a holder.
+    """Return the objects that an object refers to directly and can be called a holder of.
 
-    Not what functions and frames refer to for their own working: globals, builtins, callers.
-    Modules have none here: they are roots, each on its own.
+    Left out is what functions and frames need to run: globals, builtins, callers. Empty for a
+    module: its variables are roots.
     """
     cls = class_of(node)
-    if cls in _WITHOUT:
+    if cls in _WITHOUT_REFERENTS:
         return []
-    special = _SPECIAL.get(cls)
-    if special is not None:
-        return special(node)
+    referents_of_instance = _REFERENTS_BY_TYPE.get(cls)
+    if referents_of_instance is not None:
+        return referents_of_instance(node)
     if is_module(node) or cls in HIDDEN_TYPES:
         return []
     if issubclass(cls, type):
@@ -171,9 +201,9 @@ def referents_of(node: Any) -> list[object]:
     found = referents(node)
     known = framework_of(cls)
     if known is not None:
-        found += [child for _, child in known[0].references(node)]
+        found += [child for _, child in known.framework.references(node)]
     if not found or known is not None:
-        # Arrays of objects are not seen by the garbage collector.
+        # The garbage collector does not see into arrays of objects; a framework does.
         children = children_found_by_frameworks(node)
         if children is not None:
             return [*found, *(child for _, child in children)]
@@ -181,7 +211,7 @@ def referents_of(node: Any) -> list[object]:
 
 
 def locals_of(frame: types.FrameType) -> dict[str, object]:
-    """Return the local variables of a frame by name, without lengthening their lives.
+    """Return the local variables of a frame by name, without keeping their values alive.
 
     Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would
     hold the values after the function has dropped them. Here it is emptied again, unless the
@@ -191,7 +221,8 @@ def locals_of(frame: types.FrameType) -> dict[str, object]:
     if not frame.f_code.co_flags & _OPTIMIZED:
         return dict(variables)
     copied = dict(variables)
-    # Two references are ours (the name and the argument), one is the frame's.
+    # At three references nobody but the frame has the dict: one is the frame's, one that of the
+    # variable here, one that of the argument.
     if sys.version_info < (3, 13) and sys.getrefcount(variables) <= 3:
         code = frame.f_code
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
@@ -234,7 +265,10 @@ def is_namespace(thing: Any) -> bool:
 
 
 def is_container(thing: object) -> bool:
-    """Return whether an object is there to hold others: a list, dataclass or random key of JAX."""
+    """Return whether an object is there to hold others.
+
+    Such as a list, an instance of a dataclass, or whatever a framework has `children` for.
+    """
     cls = type(thing)
     if cls in HIDDEN_TYPES or is_namespace(thing):
         return False
@@ -272,13 +306,13 @@ def is_thread_local(node: object) -> bool:
 
 def is_weak_keyed(node: object) -> bool:
     """Return whether an object is a dictionary whose values live as long as their keys."""
-    # Not `issubclass`: that of an abstract class asks its metaclass, which keeps a reference to
-    # each class that it is asked of, and crashes at types that CPython 3.11 has not readied.
+    # Not with `issubclass`: for an abstract class it asks the metaclass, which keeps a reference to
+    # each class that it is asked about, and crashes at types that CPython 3.11 has not readied.
     return type.__subclasscheck__(weakref.WeakKeyDictionary, type(node))
 
 
 def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:
-    """Return the keys that are there, and the values, of a dictionary with weak keys."""
+    """Return the keys and values of a `weakref.WeakKeyDictionary`; None for a key that is gone."""
     items = (instance_dict_of(node) or {}).get("data")
     if type(items) is not dict:
         return []
@@ -291,25 +325,21 @@ def is_exception(node: object) -> bool:
     return issubclass(type(node), BaseException)
 
 
-# Read from `ModuleType`: a module may be of a class whose attributes run code.
-_namespace_of: Final[Any] = vars(types.ModuleType)["__dict__"].__get__
-
-
 def _of_function(node: types.FunctionType) -> list[object]:
     variables = node.__globals__
-    # Those of a module that is there are met there. Those of one that is not, such as a plugin that
-    # was executed from its file, are the function's.
+    # The globals of a module in `sys.modules` are roots, and are left out here. Those of another
+    # module, such as a plugin that was executed from its file, are held by its functions.
     name = variables.get("__name__")
     module = sys.modules.get(name) if type(name) is str else None
-    is_met = isinstance(module, types.ModuleType) and _namespace_of(module) is variables
-    own = (variables if is_met else None, getattr(node, "__builtins__", None))
-    return [child for child in referents(node) if not any(child is thing for thing in own)]
+    are_roots = isinstance(module, types.ModuleType) and _module_namespace(module) is variables
+    left_out = (variables if are_roots else None, getattr(node, "__builtins__", None))
+    return [child for child in referents(node) if not any(child is thing for thing in left_out)]
 
 
 def _of_frame(node: types.FrameType) -> list[object]:
     found: list[object] = [] if runs_module(node) else list(locals_of(node).values())
-    # A frame whose function has returned, such as one of a kept traceback, keeps those of the
-    # callers. Of those that run each is a root.
+    # A frame whose function has returned, such as one of a kept traceback, keeps the frames of its
+    # callers. Frames that still run are roots, and are left out here.
     caller = node.f_back
     if caller is not None and not _runs(caller):
         found.append(caller)
@@ -319,7 +349,8 @@ def _of_frame(node: types.FrameType) -> list[object]:
 def _runs(frame: types.FrameType) -> bool:
     """Return whether a frame is on the stack of a thread."""
     frames = sys._current_frames()
-    # A frame that references itself is freed only by the garbage collector: not from this one on.
+    # Leave out this frame: a variable of it that refers to it would be a cycle, which only the
+    # garbage collector frees.
     above: types.FrameType | None = frames.pop(threading.get_ident()).f_back
     for innermost in (above, *frames.values()):
         above = innermost
@@ -331,7 +362,7 @@ def _runs(frame: types.FrameType) -> bool:
 
 
 def _of_thread_local(node: object) -> list[object]:
-    # What it holds for each thread: dicts, behind the references of a dict of its own.
+    # It has a dict, whose values are the dicts of its attributes for each thread.
     found = referents(node)
     for child in found.copy():
         if type(child) is dict:
@@ -340,6 +371,7 @@ def _of_thread_local(node: object) -> list[object]:
 
 
 def _of_weak_keyed(node: object) -> list[object]:
+    # Its keys are left out: they are referred to weakly.
     attributes = instance_dict_of(node)
     items = None if attributes is None else attributes.get("data")
     others = [child for child in referents(node) if child is not attributes and child is not items]
@@ -351,9 +383,9 @@ def _of_traceback(node: types.TracebackType) -> list[object]:
     return [node.tb_frame, node.tb_next]
 
 
-# Leaves of a tree, some of which hold something all the same: a class, a frame, a method of the
-# interpreter's own.
-_HOLDING: Final = {
+# Leaves of a tree walk that refer to objects all the same, such as a class, a frame, or a bound
+# method of a compiled type.
+_LEAVES_WITH_REFERENTS: Final = {
     type,
     memoryview,
     slice,
@@ -362,8 +394,8 @@ _HOLDING: Final = {
     types.FrameType,
     types.TracebackType,
 }
-_WITHOUT: Final = LEAF_TYPES - _HOLDING
-_SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
+_WITHOUT_REFERENTS: Final = LEAF_TYPES - _LEAVES_WITH_REFERENTS
+_REFERENTS_BY_TYPE: Final[dict[type, Callable[[Any], list[object]]]] = {
     contextvars.Context: lambda node: [*node, *node.values()],
     types.FunctionType: _of_function,
     types.FrameType: _of_frame,
@@ -374,7 +406,7 @@ _SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
 
 
 def references_to(entry: Entry) -> int:
-    """Return how many strong references there are to a resource."""
+    """Return how many strong references there are to a resource, without those of this library."""
     return max(0, _count(entry) - _OWN_REFERENCES - (isinstance(entry, HeldEntry) and entry.is_held))
 
 
@@ -388,8 +420,7 @@ class _Probe:
 
 
 def _measure_own_references() -> int:
-    # How many of the references that getrefcount sees are its caller's depends on the interpreter:
-    # it is measured.
+    # How many references of its caller `sys.getrefcount` counts depends on the interpreter.
     probe = _Probe()
     held = [probe]
     entry = Entry(probe)

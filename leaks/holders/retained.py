@@ -1,9 +1,9 @@
-"""What retains the memory that a search has found: its graph of objects, and the rows of it.
+"""Report memory by the object that retains it, from the graph of objects of a search.
 
-Rows by line name one cause as often as it has lines: a list of a loss, its logits and its inputs is
-three rows, each with a chain that ends elsewhere. Here memory is reported by the object that
-retains it: of those that dominate it, the container with the most items, which is where it
-accumulates.
+A report by line has one cause as often as it has lines: a list of tuples of a loss, its logits and
+its inputs is three rows, each with a chain of its own. Here memory is reported once, under the
+object that retains it: of the objects that dominate it (see `dominators`) the container with the
+most items, because there it accumulates.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ __all__ = [
 ]
 
 _CONTAINERS: Final = (list, dict, set, deque)
+
 _KEYS: Final = re.compile(r"\[[^\[\]]*\]")
-_MANY: Final = 2
+
+_ITEMS_OF_CONTAINER: Final = 2
+"""A container that dominates fewer objects with memory is no better name than another object."""
 
 Piece = tuple[Sequence[tuple[Hashable, int]], int]
-"""The storages of something that was born, with their bytes; and its place in the caller's list."""
+"""The storages of a resource or of memory, with their bytes; and its index in the caller's list."""
 
 
 @final
@@ -49,15 +52,15 @@ class Retained:
     Attributes
     ----------
     holder : str
-        How code reaches it.
+        How code reaches the object.
     type : str
         The name of its type.
     length : int or None
         How many items it has.
     places : tuple of int
-        The places of the pieces.
+        The indexes of the pieces in the caller's list.
     grown_at : Site or None
-        The only line that adds to it.
+        The line that adds to it, if there is only one.
     """
 
     holder: str
@@ -69,10 +72,20 @@ class Retained:
 
 @final
 class _Graph:
-    """A graph of the objects that a search met: node 0 is the root, then storages, then objects.
+    """The objects that a search has reached, as a graph of numbered nodes.
 
-    A tensor with nothing behind it but its storage is one node with it: a list of a million tensors
-    has a million nodes.
+    Node 0 is the root. Then come the wanted storages, and then objects. A tensor that refers to
+    nothing but its storage is one node with it: so a list of a million tensors is a million nodes,
+    and not two million.
+
+    Attributes
+    ----------
+    storages : dict
+        The node of each wanted storage.
+    objects : list
+        The object of each node; None for the root and the storages.
+    successors : list of sequence of int
+        For each node, the nodes that it refers to.
     """
 
     __slots__ = ("_numbers", "objects", "storages", "successors")
@@ -83,10 +96,10 @@ class _Graph:
         self.objects: list[object] = [None] * (1 + len(storages))
         objects = self.objects
         numbers = self._numbers = dict[int, int]()
-        for key, thing in islice(search.ours.items(), search.reach):
+        for key, thing in islice(search.seen.items(), search.reach):
             known = framework_of(class_of(thing))
-            if known is not None and known[1] == "tensor":
-                identity = known[0].lone_storage(thing)
+            if known is not None and known.part == "tensor":
+                identity = known.framework.lone_storage(thing)
                 if identity is not None:
                     if identity in storages:
                         numbers[key] = storages[identity]
@@ -97,30 +110,36 @@ class _Graph:
         roots = {numbers[id(thing)] for group in user_roots() for _, thing in group if id(thing) in numbers}
         roots |= {numbers[key] for key in search.ways.roots() if key in numbers}
         self.successors[0] = list(roots)
-        self.add_roots(search.of_libraries)
+        self.add_roots(search.library_referents)
         for number in range(1 + len(storages), len(objects)):
             thing = objects[number]
             known = framework_of(class_of(thing))
             below: list[int] = []
             if known is not None:
-                below += [storages[identity] for _, identity, _ in known[0].memory_of(thing) if identity in storages]
+                below += [
+                    storages[identity] for _, identity, _ in known.framework.memory_of(thing) if identity in storages
+                ]
             for child in referents_of(thing):
-                place = numbers.get(id(child))
-                if place is not None:
-                    below.append(place)
+                child_number = numbers.get(id(child))
+                if child_number is not None:
+                    below.append(child_number)
                 elif class_of(child) is dict:
-                    # The namespace of an instance, which CPython makes when it is first asked for.
+                    # The ``__dict__`` of an instance, which CPython makes when somebody asks for
+                    # it, was not there when the search came by.
                     values = cast("dict[object, object]", child).copy().values()
                     below += [numbers[key] for value in values if (key := id(value)) in numbers]
             self.successors[number] = below
 
     def add_roots(self, keys: Iterable[int]) -> None:
-        """Let objects be held by something outside of the graph too, by ``id``."""
+        """Add edges from the root to some objects, by ``id``."""
         self.successors[0] = list({*self.successors[0], *(self._numbers[key] for key in keys if key in self._numbers)})
 
     def explains(self, search: Search, tree: Dominators) -> bool:
-        """Return whether the graph has all references to what is retained: nothing else has one."""
-        # Nodes of graphs are held by C++.
+        """Return whether the graph has all references to the objects that retain memory.
+
+        If not, something outside of it refers to one of them, such as a variable of a library.
+        """
+        # Without nodes of autograd graphs: C++ refers to them.
         inner = {
             number
             for number, weight in enumerate(self.weights(tree))
@@ -130,8 +149,8 @@ class _Graph:
         last_storage = len(self.storages)
         for key, number in self._numbers.items():
             if number in inner:
-                # Of an object that is no lone tensor `objects` has another reference.
-                unexplained[number] += _references(search.ours, key) - _OF_THE_SEARCH - (number > last_storage)
+                # `objects` has a reference too, but to no lone tensor.
+                unexplained[number] += _references(search.seen, key) - _OF_THE_SEARCH - (number > last_storage)
         for below in islice(self.successors, 1, None):
             for number in below:
                 if number in inner:
@@ -139,8 +158,8 @@ class _Graph:
         left = {number for number, references in unexplained.items() if references > 0}
         for key, number in self._numbers.items() if left else ():
             if number in left:
-                kind = kind_of(search.ours[key])
-                unexplained[number] -= 0 if kind is None else kind.library_references(search.ours[key])
+                kind = kind_of(search.seen[key])
+                unexplained[number] -= 0 if kind is None else kind.library_references(search.seen[key])
         return all(unexplained[number] <= 0 for number in left)
 
     def weights(self, tree: Dominators) -> list[int]:
@@ -154,15 +173,15 @@ class _Graph:
 
 def _is_node(thing: object) -> bool:
     known = framework_of(class_of(thing))
-    return known is not None and known[1] == "node"
+    return known is not None and known.part == "node"
 
 
 def _references(things: Mapping[int, object], key: int) -> int:
     return sys.getrefcount(things[key])
 
 
-# How many references there are to what only a dict has, as the interpreter counts them.
 _OF_THE_SEARCH: Final = _references({0: object()}, 0)
+"""What `_references` returns for an object that only the dict refers to."""
 
 
 def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
@@ -171,9 +190,9 @@ def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
     Parameters
     ----------
     search : Search
-        What has found who holds them, and is not closed yet.
+        The search that has found the holders of the memory. It must not be closed yet.
     pieces : sequence of Piece
-        What is to be reported. A piece with several storages stands where its first one does.
+        The memory to report. A piece with several storages counts for what retains the first one.
     """
     if search.cut_short or search.stopped:
         return []
@@ -181,43 +200,45 @@ def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
     tree = dominators_of(graph.successors)
     if not search.has_asked_libraries and not graph.explains(search, tree):
         search.from_roots(library_roots(), libraries=True)
-        graph.add_roots(search.of_libraries)
+        graph.add_roots(search.library_referents)
         tree = dominators_of(graph.successors)
     last_storage = len(graph.storages)
     weights = graph.weights(tree)
-    fans = [0] * len(tree.above)
+    # How many of the nodes that each node immediately dominates retain wanted storages.
+    item_counts = [0] * len(tree.above)
     for node in tree.order:
         if weights[node] and tree.above[node] != UNREACHED:
-            fans[tree.above[node]] += 1
-    # Of what dominates each node, itself included, the best one to name.
+            item_counts[tree.above[node]] += 1
+    # For each node, the node to report its memory under: itself, or one that dominates it.
     named = [0] * len(tree.above)
     for node in tree.order[1:]:
         above = named[tree.above[node]]
         if node <= last_storage or not weights[node]:
             named[node] = above
             continue
-        named[node] = node if _is_better(graph, fans, node, above, tree.above) else above
-    places: dict[int, list[int]] = {}
+        named[node] = node if _is_better(graph, item_counts, node, above, tree.above) else above
+    places_by_node: dict[int, list[int]] = {}
     for storages, place in pieces:
         node = graph.storages[storages[0][0]] if storages else 0
         if node and tree.above[node] != UNREACHED:
-            places.setdefault(named[node], []).append(place)
-    rows = [_row(search, graph.objects[node] if node else None, those) for node, those in places.items()]
+            places_by_node.setdefault(named[node], []).append(place)
+    rows = [_row(search, graph.objects[node] if node else None, places) for node, places in places_by_node.items()]
     return _merged(rows)
 
 
-def _is_better(graph: _Graph, fans: Sequence[int], node: int, above: int, parents: Sequence[int]) -> bool:
-    """Return whether a node is a better name for what it dominates than one that dominates it."""
+def _is_better(graph: _Graph, item_counts: Sequence[int], node: int, above: int, parents: Sequence[int]) -> bool:
+    """Return whether memory is better reported under a node than under one that dominates it."""
     thing = graph.objects[node]
     if framework_of(class_of(thing)) is not None or _is_inner(graph, node, parents):
         return False
     if not above:
         return True
     is_container, is_above_container = (
-        _is_container(graph.objects[one]) and fans[one] >= _MANY for one in (node, above)
+        _is_container(graph.objects[candidate]) and item_counts[candidate] >= _ITEMS_OF_CONTAINER
+        for candidate in (node, above)
     )
     if is_container and is_above_container:
-        return fans[node] >= fans[above]
+        return item_counts[node] >= item_counts[above]
     return is_container or not is_above_container
 
 
@@ -226,7 +247,7 @@ def _is_container(thing: object) -> bool:
 
 
 def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
-    """Return whether an object is a part of another one: its namespace, or a tuple."""
+    """Return whether an object is no more than a part of another one: its dict, or a tuple."""
     thing: Any = graph.objects[node]
     if class_of(thing) is tuple or is_namespace(thing):
         return True
@@ -251,25 +272,27 @@ def _row(search: Search, thing: object, places: Sequence[int]) -> Retained:
 
 
 def _merged(rows: Sequence[Retained]) -> list[Retained]:
-    """Return the rows with those joined that differ by keys alone."""
+    """Return the rows, joined to one where their holders differ by keys alone."""
     groups: dict[tuple[str, str], list[Retained]] = {}
     for row in rows:
         groups.setdefault((_KEYS.sub("[]", row.holder), row.type), []).append(row)
-    return [_joined(those) if len(those) > 1 else those[0] for those in groups.values()]
+    return [_joined(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
 def _joined(rows: Sequence[Retained]) -> Retained:
+    """Return one row for several whose holders differ by keys alone."""
     keys = [_KEYS.findall(row.holder) for row in rows]
     texts = iter(keys[0])
-    columns = [len({row[place] for row in keys}) for place in range(len(keys[0]))]
+    # At each position of a key, how many different keys the rows have.
+    columns = [len({row[position] for row in keys}) for position in range(len(keys[0]))]
     counts: Mapping[int, int] = dict(enumerate(columns))
-    places = iter(range(len(columns)))
+    positions = iter(range(len(columns)))
 
-    def one(_match: re.Match[str]) -> str:
-        text, place = next(texts), next(places)
-        return text if counts[place] == 1 else f"[...] ({counts[place]:,} keys)"
+    def common_key(_match: re.Match[str]) -> str:
+        text, position = next(texts), next(positions)
+        return text if counts[position] == 1 else f"[...] ({counts[position]:,} keys)"
 
-    holder = _KEYS.sub(one, rows[0].holder)
+    holder = _KEYS.sub(common_key, rows[0].holder)
     lengths = [row.length for row in rows]
     total = sum(length for length in lengths if length is not None) if None not in lengths else None
     return replace(

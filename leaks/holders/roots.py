@@ -46,18 +46,21 @@ __all__ = [
 ]
 
 Root = tuple[str, object]
-"""How a person would write it, and the object."""
+"""The text of a root, as a report shows it, and the object."""
 
 OF_A_COROUTINE: Final = " of a coroutine"
-"""What follows the frame of a coroutine, for which another one may wait that holds as much."""
+"""What follows the frame of a coroutine in the text of a root."""
 
-_OF_COROUTINES: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_COROUTINE_FLAGS: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 FINALIZERS: Final = "module weakref.finalize._registry"
+"""The text of the root that has all functions given to `weakref.finalize`."""
 
 TASK: Final = "task "
+"""How the text of a task begins; the ``repr`` of its name follows."""
+
 OF_A_TASK: Final = f" of {TASK}"
-"""What follows the name of a context variable that holds something for one task."""
+"""What follows the name of a context variable in the text of a root that belongs to a task."""
 
 _OURS: Final = __name__.partition(".")[0]
 _LIBRARY_FOLDERS: Final = tuple(
@@ -69,20 +72,24 @@ _LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packag
 
 
 def user_roots() -> Iterator[Iterable[Root]]:
-    """Yield the roots in the user's code, in groups: the first that reaches a thing names it.
+    """Yield the roots in the user's code, in groups: what several groups reach, the first has.
 
-    ``__main__`` comes first, with other modules. Running functions follow, the outermost first, of
-    which each is a group, and exceptions, signal handlers and tasks.
+    The first group has the variables of modules, ``__main__`` before the others. Each running
+    function is a group, the outermost first. The last group has exceptions, signal handlers, tasks
+    and context variables.
     """
     yield (root for name, namespace in _namespaces() if not is_of_library(name) for root in _variables(name, namespace))
     for thread, frame in _frames():
         if not _is_of_library_code(frame):
             yield _locals(thread, frame)
-    yield _others()
+    yield _other_roots()
 
 
 def library_frames() -> Iterator[Root]:
-    """Yield what running functions of libraries have: a loop of PyTorch's that runs a worker."""
+    """Yield the variables of running functions of libraries.
+
+    Such as the loop of PyTorch that runs a DataLoader worker.
+    """
     return (root for thread, frame in _frames() if _is_of_library_code(frame) for root in _locals(thread, frame))
 
 
@@ -91,14 +98,14 @@ def _text_of(frame: FrameType) -> str:
 
 
 def _is_of_library_code(frame: FrameType) -> bool:
-    # Code that is executed in a dictionary of its own may have no name.
+    # Code that `exec` runs in a dict of its own may have no ``__name__``: it is the user's.
     return is_of_library(frame.f_globals.get("__name__", "__main__"))
 
 
 def _locals(thread: int, frame: FrameType) -> Iterator[Root]:
     """Yield the variables of a running function."""
     where = _text_of(frame)
-    if frame.f_code.co_flags & _OF_COROUTINES:
+    if frame.f_code.co_flags & _COROUTINE_FLAGS:
         where += OF_A_COROUTINE
     if thread not in (threading.get_ident(), threading.main_thread().ident):
         where += f" on thread {_name_of_thread(thread)}"
@@ -106,8 +113,8 @@ def _locals(thread: int, frame: FrameType) -> Iterator[Root]:
         yield f"{where}: local {name!r}", value
 
 
-def _others() -> Iterator[Root]:
-    """Yield what is neither a module's nor a running function's."""
+def _other_roots() -> Iterator[Root]:
+    """Yield the user's roots that are no variables of modules or running functions."""
     yield from _exceptions_in_flight()
     for name in ("last_exc", "last_value", "last_traceback"):
         value = vars(sys).get(name)
@@ -115,7 +122,7 @@ def _others() -> Iterator[Root]:
             yield f"sys.{name}", value
             break
     yield from _signal_handlers()
-    # Of the standard library, but filled by the program.
+    # This belongs to the standard library, but the program fills it.
     yield FINALIZERS, namespace_of(finalize).get("_registry")
     tasks = sorted(_tasks(), key=_age_of)
     for name, task in tasks:
@@ -137,43 +144,45 @@ def library_roots() -> Iterator[Root]:
             yield from _variables(name, namespace)
 
 
-def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
-    """Yield instances and functions that no root leads to, written by their type or name alone.
+def typed_roots(left_out: Container[int], *, libraries: bool) -> Iterator[Root]:
+    """Yield instances and functions that no other root leads to, named by type or function alone.
 
-    Code of an extension holds them, such as what is called at the exit of the interpreter.
+    Compiled code holds them, such as functions that are called when the interpreter exits.
 
     Parameters
     ----------
-    met : container of int
-        The ``id`` of what is to be left out.
+    left_out : container of int
+        The ``id`` of objects to leave out: those that were reached from other roots.
     libraries : bool
-        Whether those of the classes of libraries are meant, this package's excepted, or those of
-        the user's.
+        Whether to yield instances of classes of libraries (except this one), and functions of
+        libraries; or else the user's.
     """
+    # The text for the instances of each type; None for a type whose instances are left out.
     starts: dict[type, str | None] = {}
     thing: object = None
     for thing in tracked_objects():
         cls = class_of(thing)
         if cls is types.FunctionType:
             function = cast("types.FunctionType", thing)
-            if id(thing) not in met and is_of_library(function.__module__) is libraries:
+            if id(thing) not in left_out and is_of_library(function.__module__) is libraries:
                 yield f"<function {function.__qualname__.rpartition('<locals>.')[2]}>", thing
             continue
         start = starts.get(cls, "")
         if start == "":
-            start = starts[cls] = _start_at(cls, libraries)
-        if start is not None and id(thing) not in met:
+            start = starts[cls] = _text_of_instances(cls, libraries)
+        if start is not None and id(thing) not in left_out:
             yield start, thing
 
 
-def _start_at(cls: Any, libraries: bool) -> str | None:
+def _text_of_instances(cls: Any, libraries: bool) -> str | None:
+    """Return the text of a root that is an instance of a class; None if these are no roots."""
     module = named_in(cls, "__module__")
     if type(module) is not str or module.partition(".")[0] == _OURS or is_of_library(module) is not libraries:
         return None
     if is_static(cls) or cls in HIDDEN_TYPES or issubclass(cls, (type, BaseException)):
         return None
     known = framework_of(cls)
-    if known is not None and known[1] != "module":
+    if known is not None and known.part != "module":
         return None
     return f"<{qualified_name_of(cls).rpartition('<locals>.')[2]}>"
 
@@ -205,7 +214,7 @@ def is_of_library(module: object) -> bool:
         return False
     if top in sys.stdlib_module_names or top == _OURS:
         return True
-    # Ask the package, because modules that an extension makes inside it have no file.
+    # Ask the top package: modules inside it that an extension makes have no file.
     package = sys.modules.get(top)
     if package is None or not is_module(package):
         return False
@@ -224,22 +233,22 @@ def _exceptions_in_flight() -> Iterator[Root]:
     here = threading.get_ident()
     handled = cast("Mapping[int, object]", sys._current_exceptions())
     for thread, given in handled.items():
-        # Before Python 3.12 these are the three values of sys.exc_info().
+        # Before Python 3.12 they are the three values of `sys.exc_info`, and then the exception.
         error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
         if error is not None:
             yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
 
 
 def _signal_handlers() -> Iterator[Root]:
-    """Yield the functions that the program wants called at signals."""
+    """Yield the program's signal handlers."""
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
-        function: Any = handler.__func__ if _is_of(handler, types.MethodType) else handler
-        if _is_of(function, types.FunctionType) and str(function.__module__).partition(".")[0] == _OURS:
+        function: Any = handler.__func__ if _is_exactly(handler, types.MethodType) else handler
+        if _is_exactly(function, types.FunctionType) and str(function.__module__).partition(".")[0] == _OURS:
             continue
-        # Where the program has none there is a number, or a function of Python itself.
+        # Without a handler of the program: `signal.SIG_DFL`, or a builtin function of Python's.
         if handler is not None and class_of(handler) not in (types.BuiltinFunctionType, signal.Handlers):
-            name = number.name if _is_of(number, signal.Signals) else f"signal {number}"
+            name = number.name if _is_exactly(number, signal.Signals) else f"signal {number}"
             yield f"handler of {name}", handler
 
 
@@ -250,10 +259,10 @@ def _in_context(context: contextvars.Context, whose: str) -> Iterator[Root]:
 
 
 def _runs_a_task() -> bool:
-    """Return whether a task runs on this thread, whose context is the current one."""
+    """Return whether a task runs on this thread: then the current context is the task's."""
     namespace = _namespace_of_tasks()
     try:
-        return "current_task" in namespace and _is_of(namespace["current_task"](), namespace.get("_CTask"))
+        return "current_task" in namespace and _is_exactly(namespace["current_task"](), namespace.get("_CTask"))
     except RuntimeError:
         # No event loop runs here.
         return False
@@ -265,26 +274,27 @@ def _namespace_of_tasks() -> Mapping[str, Any]:
 
 
 def _tasks() -> Iterator[Root]:
-    """Yield the names and the tasks of event loops.
+    """Yield the tasks of event loops that are not done, each with its name.
 
-    What a task that waits has in its frames is in no frame that runs.
+    They are roots because the frames of a waiting task are on no stack.
     """
     namespace = _namespace_of_tasks()
-    # Only the C implementation, whose get_name() and done() run no code of the program.
+    # Only tasks written in C: their get_name() and done() run no code of the program.
     task_type = namespace.get("_CTask")
     task: Any = None
-    for task in () if task_type is None else _may_be_tasks(namespace, task_type):
-        if _is_of(task, task_type) and not task.done():
+    for task in () if task_type is None else _task_candidates(namespace, task_type):
+        if _is_exactly(task, task_type) and not task.done():
             yield task.get_name(), task
 
 
-def _age_of(named: Root) -> tuple[int, str]:
-    # Of names with a number, the first is the oldest task.
-    return len(named[0]), named[0]
+def _age_of(named_task: Root) -> tuple[int, str]:
+    # asyncio numbers the names of tasks: "Task-9" is older than "Task-10".
+    name, _ = named_task
+    return len(name), name
 
 
 def _waiting_in(whose: str, task: Any) -> Iterator[Root]:
-    """Yield the variables of the user's functions that wait in a task, the outermost first."""
+    """Yield the variables of the user's coroutines that wait in a task, the outermost first."""
     waiting = task.get_coro()
     while class_of(waiting) is types.CoroutineType:
         frame = waiting.cr_frame
@@ -294,9 +304,10 @@ def _waiting_in(whose: str, task: Any) -> Iterator[Root]:
         waiting = waiting.cr_await
 
 
-def _may_be_tasks(namespace: Mapping[str, Any], task_type: type) -> Iterator[object]:
+def _task_candidates(namespace: Mapping[str, Any], task_type: type) -> Iterator[object]:
+    """Yield objects among which are all tasks."""
     if sys.version_info >= (3, 14):
-        # Python knows those of a loop, and no longer all of them.
+        # asyncio has no longer a set of the tasks of all event loops.
         yield from tracked_objects(task_type)
         return
     for name in ("_scheduled_tasks", "_all_tasks"):
@@ -314,17 +325,18 @@ def _name_of_thread(ident: int) -> str:
     return repr(name) if isinstance(name, str) else str(ident)
 
 
-def _is_of(thing: object, cls: Any) -> bool:
+def _is_exactly(thing: object, cls: Any) -> bool:
     return class_of(thing) is cls
 
 
 def _namespaces() -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the name and the variables of each module, once, ``__main__`` first."""
     modules = dict(sys.modules)
     main = modules.pop("__main__", None)
-    met: set[int] = set()
+    seen: set[int] = set()
     for name, module in [("__main__", main), *modules.items()]:
-        if module is not None and is_module(module) and id(module) not in met:
-            met.add(id(module))
+        if module is not None and is_module(module) and id(module) not in seen:
+            seen.add(id(module))
             yield name, namespace_of(module)
 
 
@@ -334,14 +346,15 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
 
 
 def _frames() -> Iterator[tuple[int, FrameType]]:
-    """Yield the frames of all threads, this one first, the outermost of each first.
+    """Yield the frames of all threads, each with the number of its thread.
 
-    What an outer function holds lives longer. Each frame comes with the number of its thread.
+    This thread comes first, and of each thread the outermost frame, whose variables live longest.
     Frames of this package and of modules are left out.
     """
     frames = sys._current_frames()
     here = threading.get_ident()
-    # Leave out this frame. A frame that references itself is freed only by the garbage collector.
+    # Leave out this frame: a variable of it that refers to it would be a cycle, which only the
+    # garbage collector frees.
     innermost = [(here, frames.pop(here).f_back), *frames.items()]
     del frames
     for thread, frame in innermost:

@@ -1,21 +1,22 @@
 """What would lower the peak of a pass, found by replaying its recording with some lives changed.
 
-A recording says when memory is born and freed; it does not say when it is used last. That is read
-in the code: the instruction after the birth binds a variable, and the last of the instructions that
-load it, on any way on from there to where it is bound again, is its last use. The time of a line is
-that of the next birth in the same function below it. So the advice is about variables of functions
-and modules. What attributes, containers, other variables and views hold is in the list of what
-lives at the peak, without advice. Neither is there any for functions that run inside of themselves,
-on other threads, or in steps, as generators do: the time of a line is not that of one call there.
+A recording says when memory is born and freed. It does not say when it is used last. That is read
+in the code. The instruction after the birth binds a variable. The last use is the last instruction
+that loads this variable, on any path from there to where it is bound again. The time of a line is
+that of the next birth in the same function below it.
 
-Each candidate is replayed: the lives that it changes are changed in all births of that line, and
-the peak of the result is what is told. The changes are
+So the advice is about variables of functions and modules. There is none for memory that attributes,
+containers, other variables or views hold. Nor is there any for functions that call themselves, run
+on other threads, or run in steps as generators do: there a line has no single time.
+
+Each change is replayed: the lives of all births of that line are changed, and the peak of the
+result is reported. The changes are
 
 * ``del x`` after the line of its last use: the life ends there;
-* in place: what an elementwise operation makes, each time, where an operand of the same kind and
-  size is used there for the last time and dies before the next birth: ``out=``, or an operator such
-  as ``+=``, has one block for both;
-* recompute: the variable is used early, and once more after the peak: its life is cut in two.
+* in place: an elementwise operation writes its result into an operand of the same kind and size
+  that is used there for the last time and dies before the next birth. With ``out=``, or an operator
+  such as ``+=``, one block serves both;
+* recompute: the variable is used early, and once more after the peak. Its life is cut in two.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ __all__ = ["advise"]
 
 _LINES_AT_MOST: Final = 24
 """So many of the lines at the peak are looked at, those with the most bytes first."""
-_LEAST_SHARE: Final = 100
-"""Advice that saves less than one part in so many of the peak is not given."""
+_LEAST_PART: Final = 100
+"""Advice is given if it saves at least one part in so many of the peak."""
 _STORES: Final = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 _LOADS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST_CHECK")
 _FAST: Final = re.compile(r"(?:LOAD|STORE)_FAST")
+"""The parts of the name of an instruction that loads or stores several variables."""
 _RETURNS: Final = ("RETURN_VALUE",)
-_IN_STEPS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_RUNS_IN_STEPS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _USED_UP: Final[frozenset[Fate]] = frozenset({"gone", "changed"})
-_ENDS: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
-"""What does not go on to the next instruction, beside jumps back."""
+_DO_NOT_GO_ON: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
+"""Instructions after which the next one does not run; jumps back are told apart otherwise."""
 
 
 class _Step(NamedTuple):
@@ -69,7 +71,7 @@ def _steps_of(instruction: dis.Instruction) -> Iterator[_Step]:
     """Yield the steps of an instruction: since Python 3.13 one may load and store two variables."""
     opname: str = instruction.opname
     argval: Any = instruction.argval
-    # 3.14 has loads of its own for what is used at once.
+    # Python 3.14 has LOAD_FAST_BORROW for values that are used at once.
     parts: list[str] = _FAST.findall(opname)
     if len(parts) == 2:
         for index, part in enumerate(parts):
@@ -87,15 +89,16 @@ class _Code:
         self.instructions = [step for each in dis.get_instructions(code) for step in _steps_of(each)]
         self.offsets = [each.offset for each in self.instructions]
         self.lines = [line_of(code, offset) for offset in self.offsets]
+        # The number of the first step at each offset.
         self.positions: dict[int, int] = {}
         for number, offset in enumerate(self.offsets):
             self.positions.setdefault(offset, number)
-        self._next = self._ways()
+        self._next = self._successors()
 
     def variable_bound_at(self, offset: int, source: Source) -> tuple[str, int] | None:
-        """Return the variable that the value made at an offset is bound to, and where.
+        """Return the variable that the value made at an offset is bound to, and the binding step.
 
-        That is the number of the instruction that binds it. None where the value is used otherwise.
+        None where the value is not bound to a variable at once, or after operators.
         """
         after = self._after(offset)
         if after is None:
@@ -114,8 +117,8 @@ class _Code:
         return after is not None and self.instructions[after].opname in _RETURNS
 
     def _after(self, offset: int) -> int | None:
-        """Return what gets the value that is made at an offset; None where that is not known."""
-        # The place of a frame that has called another one may be in what follows its instruction.
+        """Return the number of the step that gets the value made at an offset, or None."""
+        # A frame that has called another one may be at the inline cache behind its instruction.
         number = bisect_right(self.offsets, offset) - 1
         if number < 0:
             return None
@@ -124,11 +127,12 @@ class _Code:
         return number if number < len(self.instructions) else None
 
     def uses_of(self, name: str, bound: int, source: Source) -> list[int] | None:
-        """Return the lines that load a variable after it was bound, in their order.
+        """Return the lines that load a variable after the step `bound`, in their order.
 
-        Ends where it is bound again. What a loop loads over and over has the last line of the loop.
-        None where nothing can be said: other code, a container, another variable or a view may have
-        it too, or the next round of a loop uses it.
+        Only those are returned that run before it is bound again. A load in a loop that does not
+        bind the variable counts for the last line of the loop. None where nothing can be said:
+        other code, a container, another variable or a view may refer to the value too, or the next
+        turn of a loop uses it.
         """
         if name in self.code.co_cellvars or self.instructions[bound].opname in ("STORE_GLOBAL", "STORE_DEREF"):
             return None
@@ -143,7 +147,7 @@ class _Code:
             seen.add(number)
             instruction = self.instructions[number]
             if instruction.argval == name and instruction.opname in _STORES:
-                if not self._is_the_same(number):
+                if not self._binds_same_array(number):
                     continue
             elif instruction.argval == name and instruction.opname in _LOADS:
                 if number < bound or not source.fates_at(name, instruction.offset) <= _USED_UP:
@@ -152,8 +156,8 @@ class _Code:
             pending.extend(self._next[number])
         return sorted(self._line(self._end_of_loop(number, bound)) for number in loads)
 
-    def _is_the_same(self, store: int) -> bool:
-        """Return whether a store binds what an operator such as ``+=`` returns: the same array."""
+    def _binds_same_array(self, store: int) -> bool:
+        """Return whether a store is that of an operator such as ``+=``, which returns its array."""
         before = self.instructions[store - 1]
         return before.opname == "BINARY_OP" and before.argrepr.endswith("=")
 
@@ -165,24 +169,24 @@ class _Code:
         """Return whether the function ends on a line."""
         return any(each.opname in _RETURNS for each in self.on_line(line))
 
-    def _ways(self) -> list[list[int]]:
-        """Return for each instruction those that may follow it, handlers of exceptions included."""
-        ways: list[list[int]] = []
+    def _successors(self) -> list[list[int]]:
+        """Return for each step those that may follow it, handlers of exceptions included."""
+        successors: list[list[int]] = []
         for number, each in enumerate(self.instructions):
-            is_always = "JUMP_BACKWARD" in each.opname and "_IF_" not in each.opname
-            goes_on = each.opname not in _ENDS and not is_always
-            ways.append([number + 1] if goes_on else [])
+            always_jumps_back = "JUMP_BACKWARD" in each.opname and "_IF_" not in each.opname
+            goes_on = each.opname not in _DO_NOT_GO_ON and not always_jumps_back
+            successors.append([number + 1] if goes_on else [])
             if "JUMP" in each.opname or each.opname in ("FOR_ITER", "SEND"):
                 target = self.positions.get(each.argval)
-                ways[-1].extend([] if target is None else [target])
+                successors[-1].extend([] if target is None else [target])
         bytecode: Any = dis.Bytecode(self.code)
         for entry in bytecode.exception_entries:
             handler = self.positions.get(entry.target)
             if handler is not None:
                 for number, each in enumerate(self.instructions):
                     if entry.start <= each.offset < entry.end:
-                        ways[number].append(handler)
-        return ways
+                        successors[number].append(handler)
+        return successors
 
     def _start_of_loop(self, number: int) -> int | None:
         """Return the instruction to which a jump back leads; None for any other instruction."""
@@ -190,11 +194,11 @@ class _Code:
         return self.positions.get(instruction.argval) if "JUMP_BACKWARD" in instruction.opname else None
 
     def _end_of_loop(self, load: int, bound: int) -> int:
-        """Return the instruction that ends the runs of a load: itself, or its loop's jump back."""
+        """Return the step after which a load does not run again: itself or its loop's jump back."""
         end = load
         for number in range(load + 1, len(self.instructions)):
             start = self._start_of_loop(number)
-            # A loop that binds the variable itself has another value in each of its rounds.
+            # Not of a loop that binds the variable too: each turn has another value.
             if start is not None and bound < start <= load:
                 end = number
         return end
@@ -206,9 +210,9 @@ class _Code:
 _code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)
 
 _Variable = tuple[CodeType, str, int]
-"""Code, the name of a variable in it, and the instruction that binds it."""
+"""Code, the name of a variable in it, and the number of the step that binds it."""
 _Lives = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""Lower, upper and bytes of each."""
+"""The arrays `lower`, `upper` and `sizes` of a recording."""
 
 
 def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
@@ -219,10 +223,10 @@ def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
     recording : Recording
         The pass.
     fixed_nbytes : int, default 0
-        What lives all the time, and counts for the peak too.
+        Bytes that live all the time, and belong to the peak too.
     """
-    peak = recording.peak()[1]
-    if not peak:
+    _, peak_nbytes = recording.peak()
+    if not peak_nbytes:
         return ()
     found: list[Advice] = []
     seen: set[str] = set()
@@ -230,32 +234,46 @@ def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
         if text in seen:
             continue
         seen.add(text)
-        after = int(recording.live_nbytes(lives).max())
-        if (peak - after) * _LEAST_SHARE >= peak:
-            found.append(Advice(text, peak - after, after + fixed_nbytes))
+        after_nbytes = int(recording.live_nbytes(lives).max())
+        if (peak_nbytes - after_nbytes) * _LEAST_PART >= peak_nbytes:
+            found.append(Advice(text, peak_nbytes - after_nbytes, after_nbytes + fixed_nbytes))
     return tuple(sorted(found, key=lambda each: (-each.saved_nbytes, each.text)))
 
 
 @final
 class _Replay:
-    """A recording, and the changes of lives that are tried."""
+    """A recording, and the changes of lives that are tried.
+
+    Attributes
+    ----------
+    groups : array of int64
+        The group of each birth: see `Recording.groups`.
+    frames, places, variables : list
+        For each group, the frames, the user's innermost frame, and the variable of the births.
+    irregular : set of int
+        The ids of codes whose lines have no single time.
+    peak_time : int
+        The time of the peak.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.groups, frames_of = recording.groups()
-        self.frames = [without_notes(frames) for frames in frames_of]
+        self.groups, all_frames = recording.groups()
+        self.frames = [without_notes(frames) for frames in all_frames]
         self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
         self.sources = Sources(self.frames)
         self.irregular = self._irregular()
         self.variables = [self._variable_of(frames) for frames in self.frames]
-        self.peak = recording.peak()[0]
+        self.peak_time, _ = recording.peak()
+        # The births that die at each time.
         self._ends: dict[int, list[int]] = defaultdict(list)
         for number, end in enumerate(recording.upper.tolist()):
             self._ends[end].append(number)
 
     def changes(self) -> Iterator[tuple[str, _Lives]]:
         """Yield the changes for what lives at the peak, the lines with the most bytes first."""
-        living = self.recording.living_at(self.peak)
+        living = self.recording.living_at(self.peak_time)
+        # For each place, its first group and the bytes of all its groups.
         by_place: dict[tuple[int, int], tuple[int, int]] = {}
         for group, (_, nbytes) in living.items():
             place = self.places[group]
@@ -283,7 +301,7 @@ class _Replay:
         for code, offset in frames[first:]:
             known, source = _code_of(code), self.sources.of(code)
             if called is not None and plain_module_call(code) == "calls":
-                # Of a module, which calls ``forward``.
+                # PyTorch's code around ``forward`` of a module returns what that returns.
                 called = code if called.co_name == "forward" or plain_module_call(called) == "calls" else None
                 if called is not None:
                     continue
@@ -301,11 +319,11 @@ class _Replay:
         return None
 
     def _irregular(self) -> set[int]:
-        """Return the code of which lines say no time, by its address."""
+        """Return the ids of codes whose lines have no single time."""
         found: set[int] = set()
         for frames in self.frames:
             codes = [id(code) for code, _ in frames]
-            found.update(id(code) for code, _ in frames if code.co_flags & _IN_STEPS)
+            found.update(id(code) for code, _ in frames if code.co_flags & _RUNS_IN_STEPS)
             found.update(code for code in codes if codes.count(code) > 1)
         elsewhere = {
             int(self.groups[number]) for number, birth in enumerate(self.recording.births) if birth.is_elsewhere
@@ -314,7 +332,7 @@ class _Replay:
         return found
 
     def _births_of(self, wanted: Callable[[int], bool]) -> NDArray[np.int64]:
-        """Return the births whose frames, by their number, are wanted."""
+        """Return the births of the groups that are wanted."""
         chosen = np.array([wanted(group) for group in range(len(self.frames))], bool)
         births: NDArray[np.int64] = np.flatnonzero(chosen[self.groups])
         return births
@@ -354,12 +372,15 @@ class _Replay:
             return
         around, begin, end = place
         lines = self._lines_in(code)
-        # What outlives the function has another holder than the variable.
+        # A value that outlives the function has another holder than the variable.
         births = births[recording.upper[births] <= self._next(lines < 0, births)]
 
         def left(line: int) -> NDArray[np.int64]:
-            # The function has returned, is below the line, or in another round of a loop around
-            # both; that of a loop which only binds the variable ends no life.
+            """Return for each birth the time at which the function has left the lines up to one.
+
+            It has returned, is below the line, or above the statement that binds the variable: in
+            the next turn of a loop around both.
+            """
             return self._next((lines < begin) | (lines > line), births)
 
         if not known.returns_on(last):
@@ -371,7 +392,7 @@ class _Replay:
         if not earlier or not source.can_recompute(name, binding):
             return
         ends, begins = left(max(earlier)), self._next(lines >= last, births)
-        is_cut = (ends <= self.peak) & (self.peak < begins) & (begins < recording.upper[births])
+        is_cut = (ends <= self.peak_time) & (self.peak_time < begins) & (begins < recording.upper[births])
         if is_cut.any():
             upper = recording.upper.copy()
             upper[births[is_cut]] = ends[is_cut]
@@ -385,16 +406,17 @@ class _Replay:
             )
 
     def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
-        """Yield the change by which births of a line get the blocks of operands that die there."""
+        """Yield the change in which each birth of a line uses the block of an operand that dies."""
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place
         operands = self.sources.of(code).operands_for_result(offset)
         if not operands or id(code) in self.irregular:
             return
-        births = self._births_of(lambda other: _is(self.places[other], place))
-        # Beside its result a function may make what it needs itself, which is small.
-        births = births[recording.sizes[births] * _LEAST_SHARE >= recording.peak()[1]]
+        births = self._births_of(lambda other: _is_same_place(self.places[other], place))
+        # Beside its result a function may make small buffers for itself.
+        _, peak_nbytes = recording.peak()
+        births = births[recording.sizes[births] * _LEAST_PART >= peak_nbytes]
         dying = [self._dying_operand(number, place, operands) for number in births.tolist()]
         if None in dying or self._are_saved(np.array([*births, *dying], np.int64)):
             return
@@ -404,9 +426,9 @@ class _Replay:
         yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
 
     def _dying_operand(self, number: int, place: Mark, operands: list[ast.expr]) -> int | None:
-        """Return the birth of the operand whose block a birth could have."""
+        """Return the birth of the operand whose block a birth could use; None if there is none."""
         recording = self.recording
-        # What is alive at the last birth may die with the pass, and be needed until then.
+        # Not at the last birth: an operand may have died with the pass, and been needed until then.
         for dying in self._ends.get(number + 1, ()) if number + 1 < len(recording.upper) else ():
             is_like_it = dying < number and recording.sizes[dying] == recording.sizes[number]
             if is_like_it and any(self._is_last_use(dying, place, operand) for operand in operands):
@@ -414,7 +436,7 @@ class _Replay:
         return None
 
     def _is_last_use(self, birth: int, place: Mark, operand: ast.expr) -> bool:
-        """Return whether a birth is an operand that nothing uses after an operation."""
+        """Return whether a birth is that of an operand which nothing uses after the operation."""
         code, offset = place
         source, group = self.sources.of(code), int(self.groups[birth])
         if not isinstance(operand, ast.Name):
@@ -423,9 +445,11 @@ class _Replay:
         variable = self.variables[group]
         if variable is None or variable[:2] != (code, operand.id):
             return False
-        uses = _code_of(code).uses_of(operand.id, variable[2], source)
+        _, _, bound = variable
+        uses = _code_of(code).uses_of(operand.id, bound, source)
         return uses is not None and max(uses, default=0) <= source.end_line(offset)
 
 
-def _is(one: Mark | None, other: Mark) -> bool:
-    return one is not None and one[0] is other[0] and one[1] == other[1]
+def _is_same_place(mark: Mark | None, other: Mark) -> bool:
+    # With `is`: two code objects are equal if their contents are.
+    return mark is not None and mark[0] is other[0] and mark[1] == other[1]

@@ -1,4 +1,4 @@
-"""Source files, parsed: what their nodes are in, and where their functions have which names."""
+"""Parsed source files: the parents of nodes, and the nodes that have a name or belong to code."""
 
 from __future__ import annotations
 
@@ -11,32 +11,45 @@ from typing import Final, TypeAlias, final
 __all__ = ["FUNCTIONS", "File", "Position", "file_of", "position"]
 
 _FILES_AT_MOST: Final = 500
-_BY_TEXT: Final = frozenset(
+"""So many parsed files are kept at most."""
+_NAMES_THAT_READ_BY_TEXT: Final = frozenset(
     {
         *("__main__", "_getframe", "atexit", "breakpoint", "currentframe", "dir", "eval", "exec", "globals", "locals"),
         *("runpy", "set_trace", "timeit", "vars"),
     }
 )
-"""Names with which code reads variables that it does not name."""
+"""Names by which code can read variables without naming them, such as ``locals``."""
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SCOPES: Final = (*FUNCTIONS, ast.ClassDef, *_COMPREHENSIONS)
 
 Position: TypeAlias = tuple[int | None, int | None, int | None, int | None]
+"""First line, last line, first column and last column, as `CodeType.co_positions` yields them."""
 
 
 @final
 class File:
-    """A parsed file."""
+    """A parsed file.
+
+    Attributes
+    ----------
+    tree : ast.Module
+        Its syntax tree.
+    parents : dict
+        The parent of each node.
+    expressions : dict
+        The innermost expression at each position.
+    """
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.parents: dict[ast.AST, ast.AST] = {}
-        # The innermost expression at each position.
         self.expressions: dict[Position, ast.expr] = {}
+        # By first line (that of a decorator, if any) and name, as code objects have them.
         self._functions: dict[tuple[int, str], list[ast.AST]] = {}
         self._names: dict[str, list[ast.Name]] = {}
-        self._speaking: dict[ast.AST, bool] = {}
+        self._reads_by_text: dict[ast.AST, bool] = {}
+        # The code objects that the file compiles to, by first line and name.
         self._codes: dict[tuple[int, str], CodeType] | None = None
         for node in ast.walk(tree):
             if isinstance(node, ast.expr):
@@ -50,11 +63,11 @@ class File:
                 self.parents[child] = node
 
     def up(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield a node and what it is in, from inside out."""
-        at: ast.AST | None = node
-        while at is not None:
-            yield at
-            at = self.parents.get(at)
+        """Yield a node and the nodes around it, from inside out."""
+        current: ast.AST | None = node
+        while current is not None:
+            yield current
+            current = self.parents.get(current)
 
     def scope(self, node: ast.AST) -> ast.AST:
         """Return the function, comprehension or module that a node belongs to."""
@@ -65,14 +78,14 @@ class File:
         return next((each for each in self.up(node) if isinstance(each, ast.stmt)), None)
 
     def function(self, code: CodeType) -> ast.AST | None:
-        """Return the function or module that some code was compiled of; None if it is not clear."""
+        """Return the function or module that code was compiled from; None if that is not sure."""
         if code.co_name == "<module>":
             return self.tree
         found = self._functions.get((code.co_firstlineno, code.co_name), [])
         return found[0] if len(found) == 1 and self._is_compiled_from_it(code) else None
 
     def _is_compiled_from_it(self, code: CodeType) -> bool:
-        """Return whether a function's code is that of the file: it may have been written anew."""
+        """Return whether the file compiles to this code: a library may have replaced it."""
         if self._codes is None:
             self._codes = {}
             pending = [compile(self.tree, code.co_filename, "exec", dont_inherit=True)]
@@ -84,29 +97,30 @@ class File:
         return own is not None and _instructions(own) == _instructions(code)
 
     def names(self, name: str, scope: ast.AST) -> list[ast.Name]:
-        """Return where a function, or what is in it, has a name."""
+        """Return the nodes with a name in a function, also those in functions inside it."""
         return [each for each in self._names.get(name, ()) if scope in self.up(each)]
 
     def is_rebound_by_functions(self, name: str) -> bool:
-        """Return whether functions may bind a variable of the module."""
+        """Return whether a function declares a name as ``global`` or ``nonlocal``."""
         return any(isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names for node in ast.walk(self.tree))
 
     def reads_by_text(self, scope: ast.AST) -> bool:
         """Return whether code may read variables that it does not name."""
-        known = self._speaking.get(scope)
+        known = self._reads_by_text.get(scope)
         if known is None:
-            known = self._speaking[scope] = any(self._says(node) for node in ast.walk(scope))
+            known = self._reads_by_text[scope] = any(self._may_read_by_text(node) for node in ast.walk(scope))
         return known
 
-    def _says(self, node: ast.AST) -> bool:
+    def _may_read_by_text(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Not for ``__name__ == "__main__"``, which reads nothing.
             return "__main__" in node.value and not isinstance(self.parents.get(node), ast.Compare)
-        if isinstance(node, ast.ImportFrom) and node.module in _BY_TEXT:
+        if isinstance(node, ast.ImportFrom) and node.module in _NAMES_THAT_READ_BY_TEXT:
             return True
         named = getattr(node, "id", None) or getattr(node, "attr", None)
         if isinstance(node, ast.alias):
             named = node.name
-        return named in _BY_TEXT
+        return named in _NAMES_THAT_READ_BY_TEXT
 
 
 def _instructions(code: CodeType) -> tuple[object, ...]:
@@ -125,16 +139,17 @@ def _parsed(file: str, text: str) -> File | None:
         return None
 
 
-# What was read of each file, with the lines that it was read from.
 _files: Final[dict[str, tuple[list[str], File | None]]] = {}
+"""For each file its lines, to see whether it was read anew, and what they were parsed to."""
 
 
 def file_of(code: CodeType) -> File | None:
-    """Return the file that some code is from; None where there is none to be read."""
+    """Return the parsed file that code is from; None where it cannot be read or parsed."""
     lines = linecache.getlines(code.co_filename)
     known = _files.get(code.co_filename)
     if known is None or known[0] is not lines:
         if len(_files) >= _FILES_AT_MOST:
             _files.clear()
         _files[code.co_filename] = known = lines, _parsed(code.co_filename, "".join(lines))
-    return known[1]
+    _, file = known
+    return file

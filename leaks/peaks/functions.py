@@ -1,6 +1,6 @@
-"""What is known of functions and methods of NumPy and PyTorch: whose memory their results have.
+"""Functions and methods of NumPy and PyTorch, by whether their results have memory of their own.
 
-Of a function that is not named here nothing is known, and so it may keep what it is given.
+A function that is not named here may return a view of an argument, or keep an argument.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ BUILTINS_THAT_MAKE_NEW: Final = frozenset(
         *("len", "pow", "print", "repr", "round", "str", "sum", "type"),
     }
 )
-"""Builtin functions whose result has nothing of what they are given."""
+"""Builtin functions that neither keep nor return what they are given."""
 FACTS: Final = frozenset(
     {
         *("device", "dtype", "element_size", "is_leaf", "itemsize", "layout", "nbytes", "ndim"),
         *("requires_grad", "shape", "size", "strides"),
     }
 )
-"""Attributes that have nothing of the memory."""
+"""Attributes of arrays and tensors that do not refer to their memory."""
 VIEWS: Final = frozenset(
     {
         # Of NumPy, functions, methods and attributes.
@@ -63,14 +63,14 @@ VIEWS: Final = frozenset(
         *("unsqueeze", "view_as"),
     }
 )
-"""What may give a view of what it is given, or that itself."""
+"""Functions, methods and attributes that may return a view of an argument, or the argument."""
 CREATING: Final = frozenset(
     {
         *("arange", "empty", "eye", "full", "geomspace", "identity", "indices", "linspace", "logspace", "ones"),
         *("tri", "zeros"),
     }
 )
-"""Functions that make arrays of numbers and shapes, and the same ones each time, save `empty`."""
+"""Functions that make arrays from numbers and shapes. All but `empty` make equal ones each time."""
 RANDOM: Final = frozenset(
     {
         *("bernoulli", "beta", "binomial", "choice", "exponential", "gamma", "integers", "laplace", "lognormal"),
@@ -78,7 +78,7 @@ RANDOM: Final = frozenset(
         *("random", "randperm", "standard_exponential", "standard_normal", "uniform", "empty_like"),
     }
 )
-"""Functions that make arrays which are others each time."""
+"""Functions that make arrays with other values each time."""
 _FUNCTIONS: Final = frozenset(
     {
         # Of NumPy, and of PyTorch by the same names.
@@ -107,6 +107,7 @@ _FUNCTIONS: Final = frozenset(
         *("tensor", "topk", "var_mean"),
     }
 )
+"""Functions whose results have memory of their own."""
 _METHODS: Final = frozenset(
     {
         # Of arrays and tensors.
@@ -124,6 +125,8 @@ _METHODS: Final = frozenset(
         *("topk", "unique"),
     }
 )
+"""Methods whose results have memory of their own."""
+"""Methods whose results have memory of their own."""
 CHANGING_METHODS: Final = frozenset(
     {
         *("fill", "put", "sort"),
@@ -131,9 +134,9 @@ CHANGING_METHODS: Final = frozenset(
         *("neg_", "normal_", "pow_", "relu_", "round_", "sigmoid_", "sqrt_", "sub_", "tanh_", "uniform_", "zero_"),
     }
 )
-"""Methods that change what they belong to, and have it afterwards only as their result."""
+"""Methods that change their array or tensor in place, and keep no reference to it."""
 CHANGING_FUNCTIONS: Final = frozenset({"copyto", "fill_diagonal", "place", "put", "putmask", "shuffle"})
-"""Functions that change what they are given, and return nothing."""
+"""Functions that change their first argument in place, and return nothing."""
 INEXACT: Final = frozenset(
     {
         *("add", "arccos", "arcsin", "arctan", "arctan2", "clip", "cos", "cosh", "divide", "exp", "exp2", "expm1"),
@@ -148,34 +151,37 @@ READING_MORE: Final = frozenset(
         *("scaled_dot_product_attention", "where"),
     }
 )
-"""Functions that read their third argument too, where it is ``out`` of others."""
+"""Functions that read their third argument. For other functions it may be ``out``."""
 
-_LEAVES: Final = frozenset({"activation", "batchnorm", "conv", "linear", "loss", "normalization", "pooling", "sparse"})
-"""Files of ``torch.nn.modules`` whose modules have no others in them."""
+_FILES_OF_LEAF_MODULES: Final = frozenset(
+    {"activation", "batchnorm", "conv", "linear", "loss", "normalization", "pooling", "sparse"}
+)
+"""Files of ``torch.nn.modules`` whose modules have no other modules in them."""
 _TORCH_FILES: Final = ("functional", "_tensor", "_jit_internal", "_ops", "__init__")
+"""Files of PyTorch whose functions call no code of the program."""
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 _DISPATCHING: Final = ("torch._compile", "torch._dynamo", "torch.utils._python_dispatch")
-"""Modules of PyTorch between an operation and who notes what it makes."""
-_PLAIN_ARGUMENTS: Final = {"relu": 1, "silu": 1, "mish": 1, "elu": 2, "leaky_relu": 2}
-"""How many arguments stand before ``inplace``."""
-_DTYPES: Final = frozenset({"float", "int", "bool", "complex"})
+"""Modules of PyTorch whose frames are between an operation and this package, which records it."""
+_ARGUMENTS_BEFORE_INPLACE: Final = {"relu": 1, "silu": 1, "mish": 1, "elu": 2, "leaky_relu": 2}
+"""How many positional arguments each function has before ``inplace``."""
+_NUMBER_TYPES: Final = frozenset({"float", "int", "bool", "complex"})
 
 
 def makes_new(name: str, call: ast.Call, *, is_method: bool) -> bool:
-    """Return whether a function or a method makes memory that no argument has, as it is called."""
+    """Return whether a call of a function or method makes memory that no argument has."""
     if has_option(call):
         return False
     if name == "astype":
-        # It copies, unless it is told not to.
+        # It makes a copy, unless an option such as ``copy=False`` says otherwise.
         return is_method and len(call.args) == 1 and not call.keywords
     if is_method:
         return name in _METHODS
-    if len(call.args) > _PLAIN_ARGUMENTS.get(name, len(call.args)):
+    if len(call.args) > _ARGUMENTS_BEFORE_INPLACE.get(name, len(call.args)):
         return False
     if name == "array":
         return len(call.args) == 1 and all(_is_number_type(each) for each in call.keywords)
     if name in ("einsum", "meshgrid"):
-        # Of one operand it makes a view.
+        # With one operand `einsum` may return a view, and so may `meshgrid`.
         return name == "einsum" and len(call.args) > 2
     if name == "diff":
         return len(call.args) == 1 and not call.keywords
@@ -185,14 +191,14 @@ def makes_new(name: str, call: ast.Call, *, is_method: bool) -> bool:
 
 
 def has_option(call: ast.Call) -> bool:
-    """Return whether a call has what may make it work in place, or arguments that are not told."""
+    """Return whether a call may work in place: with ``out``, ``inplace``, True or ``*``."""
     if any(isinstance(each, ast.Starred) or _is_true(each) for each in call.args):
         return True
     return any(each.arg in ("inplace", "out", None) and not _is_none(each.value) for each in call.keywords)
 
 
 def is_library_function(function: object) -> bool:
-    """Return whether something is a function of NumPy or PyTorch, and no class nor module."""
+    """Return whether an object is a function of NumPy or PyTorch, and not a class or module."""
     name: object = getattr(function, "__name__", None)
     if not isinstance(name, str) or inspect.isclass(function) or inspect.ismodule(function):
         return False
@@ -204,7 +210,7 @@ def is_library_function(function: object) -> bool:
 
 
 def without_notes(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """Return the frames at a birth without those in which PyTorch's memory is noted."""
+    """Return the frames at a birth without those in which PyTorch's memory is recorded."""
     first = 0
     if marks and _module_of(marks[0][0]).startswith(_PACKAGE):
         while first < len(marks) and _module_of(marks[first][0]).startswith((_PACKAGE, *_DISPATCHING)):
@@ -213,7 +219,7 @@ def without_notes(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
 
 
 def is_library_code(code: CodeType) -> bool:
-    """Return whether code is NumPy's, or of functions of PyTorch's that call no others back."""
+    """Return whether code is NumPy's, or PyTorch's that calls no code of the program."""
     library, _, rest = _module_of(code).partition(".")
     if library == "numpy":
         return not rest.startswith("ma")
@@ -222,17 +228,17 @@ def is_library_code(code: CodeType) -> bool:
 
 
 def plain_module_call(code: CodeType) -> str | None:
-    """Return what code does in a call of a module of PyTorch that has no hooks.
+    """Return what code does in a call of a PyTorch module without hooks; None for other code.
 
-    It is "calls" where it calls ``forward``, and "computes" where it is that of a module without
-    others in it. None for any other code: with hooks ``forward`` is called by a nested function.
+    "calls" for the code that calls ``forward``. "computes" for code of a module that has no other
+    modules in it. Where a module has hooks, a nested function calls ``forward``: None for that.
     """
     parent, _, last = _module_of(code).rpartition(".")
     if parent != "torch.nn.modules":
         return None
     if last == "module":
         return "calls" if code.co_name in ("_wrapped_call_impl", "_call_impl") else None
-    return "computes" if last in _LEAVES else None
+    return "computes" if last in _FILES_OF_LEAF_MODULES else None
 
 
 def _module_of(code: CodeType) -> str:
@@ -240,14 +246,17 @@ def _module_of(code: CodeType) -> str:
 
 
 def _is_number_type(keyword: ast.keyword) -> bool:
-    """Return whether a keyword is a ``dtype`` of numbers: an array of objects has them still."""
+    """Return whether a keyword is a ``dtype`` of numbers.
+
+    An array of another dtype may be one of objects, which still refers to what it was made of.
+    """
     value = keyword.value
     if keyword.arg != "dtype":
         return False
     if isinstance(value, ast.Constant):
         return isinstance(value.value, str) and value.value[:1] in "bcfiu"
     if isinstance(value, ast.Name):
-        return value.id in _DTYPES
+        return value.id in _NUMBER_TYPES
     return isinstance(value, ast.Attribute) and not value.attr.startswith("obj")
 
 

@@ -1,7 +1,8 @@
-"""The peak of a whole program: its births are recorded while it runs unchanged.
+"""The peak of a whole program, whose births are recorded while it runs unchanged.
 
-A pass of a workspace records its births itself, and they are not in the program's recording. Where
-the peak may be in such a pass no peak is told, but where it is to be looked for.
+A pass of a workspace records its births itself: they are not in the recording of the program. Where
+such a pass may have the peak, `LifeRecorder.peak` returns None, and `LifeRecorder.why_none` names
+the workspace.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from .recording import Birth, Recording, ServedBy, line_text, living_rows
 __all__ = ["LifeRecorder", "pass_of_workspace"]
 
 _BIRTHS_AT_MOST: Final = 1 << 20
-_STEPS: Final = 400
-_LIVES: Final = 150
+"""So many births are recorded; the peak is then said to be of this part of the program."""
+_COURSE_STEPS: Final = 400
+"""So many steps has the drawn course of the live bytes."""
+_LIVES_SHOWN: Final = 150
+"""So many blocks, the largest ones, are drawn."""
 
 
 @final
 class LifeRecorder:
     """Records what a program makes, on all threads, from `start` until `stop`.
 
-    Memory that a library notes for the threads that ask, such as PyTorch's, is recorded on the
-    thread that has called `start`.
+    Memory of PyTorch is recorded only on the thread that has called `start`: a library notes its
+    memory for the threads that ask (`Framework.note_lives`).
     """
 
     def __init__(self, most_births: int = _BIRTHS_AT_MOST) -> None:
@@ -41,15 +45,18 @@ class LifeRecorder:
         self._noted: list[Framework] = []
         self._stops: list[Callable[[], object]] = []
         self._thread = 0
+        # For each name of passes, the times at which they ended.
         self._ends: dict[str, list[int]] = {}
         self._births: list[Birth] = []
         self._found: ProgramPeak | None = None
-        # The most bytes in passes of workspaces that ended at a time.
+        # The most bytes in a pass of a workspace, by the name of the workspace and the time at
+        # which the pass ended.
         self._in_workspaces: dict[tuple[str, int], int] = {}
-        self._has_it: tuple[str, int] | None = None
+        # The workspace that may have the peak, and the most bytes in its passes.
+        self._peak_workspace: tuple[str, int] | None = None
 
     def start(self) -> None:
-        """Record from now on. A detector is open."""
+        """Record from now on. A detector must be open."""
         for framework in FRAMEWORKS.with_own("record_lives"):
             self._recording = framework.record_lives(self._most)
         self._thread = threading.get_ident()
@@ -70,7 +77,7 @@ class LifeRecorder:
             self._in_workspaces[key] = max(nbytes, self._in_workspaces.get(key, 0))
 
     def forget(self) -> None:
-        """Record nothing any more, in a forked process: what there is belongs to the parent."""
+        """End the recording and forget it, in a forked process: it is the parent's."""
         if self._recording is not None:
             self._stop_noting()
             self._recording.end()
@@ -94,38 +101,45 @@ class LifeRecorder:
         ]
 
     def peak(self) -> ProgramPeak | None:
-        """Return the peak, after `stop`; None where nothing was born, or a workspace has it.
+        """Return the peak, after `stop`; None where nothing was born, or a workspace may have it.
 
-        What this makes is born after the program: a report is made before.
+        Call it after the report was made: it makes arrays, which the report would count.
         """
         recording, self._births = Recording(self._births), []
-        self._has_it = self._has_it or self._peak_in_workspaces(recording)
-        if recording.births and self._has_it is None:
+        self._peak_workspace = self._peak_workspace or self._peak_in_workspaces(recording)
+        if recording.births and self._peak_workspace is None:
             self._found = self._peak_of(recording)
         return self._found
 
     def why_none(self) -> str | None:
-        """Return why no peak is told, after `peak`; None where one is."""
+        """Return why `peak` returned None; None where it returned a peak."""
         if self._found is not None:
             return None
-        if self._has_it is None:
+        if self._peak_workspace is None:
             return "no memory of NumPy or PyTorch was born while the program was recorded"
-        name, nbytes = self._has_it
+        name, nbytes = self._peak_workspace
         return (
             f"it may be in the passes of workspace {name!r}, which record their own memory, {bytes_text(nbytes)} "
             "at most: peak() of the workspace says what lives there"
         )
 
     def _peak_in_workspaces(self, recording: Recording) -> tuple[str, int] | None:
-        """Return the workspace whose passes had the most bytes, if that may be the peak."""
-        live, peak = recording.live_nbytes(), recording.peak()[1]
-        beside = [
+        """Return the workspace with the most bytes in a pass, and these bytes.
+
+        None where no workspace, with what the program had beside it, reaches the recorded peak.
+        """
+        live = recording.live_nbytes()
+        _, peak_nbytes = recording.peak()
+        with_program = [
             (int(live[min(time, len(live)) - 1]) if time and len(live) else 0) + nbytes
             for (_, time), nbytes in self._in_workspaces.items()
         ]
         most = max(self._in_workspaces.items(), key=lambda item: item[1], default=None)
         self._in_workspaces = {}
-        return (most[0][0], most[1]) if most is not None and max(beside) > peak else None
+        if most is None or max(with_program) <= peak_nbytes:
+            return None
+        (name, _), nbytes = most
+        return name, nbytes
 
     def _leave(self) -> None:
         if _RUNNING.recorder is self:
@@ -165,12 +179,17 @@ class LifeRecorder:
         )
 
     def _pass_at(self, time: int, count: int) -> tuple[str | None, int, int, int]:
-        """Return the shortest pass that has the peak: its name, number, beginning and end."""
+        """Return the shortest pass that has the peak: its name, number, beginning and end.
+
+        Without such a pass: None, 0, and the beginning and end of the recording.
+        """
         found: tuple[str | None, int, int, int] = (None, 0, 0, count)
+        shortest = count
         for name, ends in self._ends.items():
             for index, (begin, end) in enumerate(pairwise([0, *ends]), 1):
-                if begin <= time < end < found[3] - found[2] + begin:
+                if begin <= time < end < shortest + begin:
                     found = name, index, begin, end
+                    shortest = end - begin
         return found
 
 
@@ -186,7 +205,7 @@ _RUNNING: Final = _Running()
 
 
 def pass_of_workspace(name: str, nbytes: int) -> None:
-    """Tell the recorder of the program, if there is one, the most bytes in a workspace's pass."""
+    """Give the most bytes in a pass of a workspace to the recorder of the program, if one runs."""
     recorder = _RUNNING.recorder
     if recorder is not None:
         recorder.passed_in_workspace(name, nbytes)
@@ -194,7 +213,7 @@ def pass_of_workspace(name: str, nbytes: int) -> None:
 
 def _course(live: NDArray[np.int64], begin: int, end: int) -> tuple[tuple[int, int], ...]:
     """Return the most bytes in each of a few hundred steps between two times."""
-    cuts = np.unique(np.linspace(begin, end, min(_STEPS, end - begin) + 1, dtype=np.int64))[:-1]
+    cuts = np.unique(np.linspace(begin, end, min(_COURSE_STEPS, end - begin) + 1, dtype=np.int64))[:-1]
     most = np.maximum.reduceat(live[:end], cuts)
     return tuple(zip((cuts - begin).tolist(), most.tolist(), strict=True))
 
@@ -203,7 +222,7 @@ def _lives(recording: Recording, time: int, begin: int, end: int) -> tuple[Life,
     """Return the largest blocks that live between two times, in the order of their births."""
     lower, upper, sizes = recording.lower, recording.upper, recording.sizes
     there = np.flatnonzero((lower < end) & (upper > begin) & (sizes > 0))
-    largest: list[int] = np.sort(there[np.argsort(-sizes[there], kind="stable")[:_LIVES]]).tolist()
+    largest: list[int] = np.sort(there[np.argsort(-sizes[there], kind="stable")[:_LIVES_SHOWN]]).tolist()
     return tuple(
         Life(
             line_text(recording.births[number]),

@@ -1,4 +1,7 @@
-"""What was born and freed in a pass: bytes, lines and lives, in the order of the births."""
+"""What was born and freed in a pass: bytes, lines, and times of birth and death.
+
+Times are counted in births: birth number n happens at time n.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +38,25 @@ class ServedBy(IntEnum):
     Attributes
     ----------
     RECORDED
-        There was no plan yet.
+        By the pool: there was no plan yet.
     SERVED
         By the slab.
     ESCAPES
-        By the pool, as the plan says: in an earlier pass it outlived the pass.
-    UNKNOWN, LARGER, IN_USE
-        By the pool, because the plan has nothing of that line ahead, or something smaller, or
-        because something that is alive has these bytes of the slab.
+        By the pool, as the plan says: in an earlier pass the same birth outlived the pass.
+    UNKNOWN
+        By the pool: the plan has no further birth of that line.
+    LARGER
+        By the pool: the plan has a smaller birth there.
+    IN_USE
+        By the pool: a living block still has these bytes of the slab.
     RESIZED
-        It is the new place of a block that was given another size.
+        The new block of a block that was given another size.
     ELSEWHERE
-        It was born on another thread than the one that entered the pass.
+        Born on another thread than the one that entered the pass.
     NOTED
-        It is memory of PyTorch's.
+        Memory of PyTorch's, which PyTorch serves itself.
     SAVED
-        It is memory of PyTorch's that a graph may have saved.
+        Memory of PyTorch's that a graph may have saved.
     """
 
     RECORDED = 0
@@ -76,9 +82,9 @@ class Birth:
     Attributes
     ----------
     nbytes : int
-        What was asked for; 0 where it was refused.
+        The bytes that were asked for; 0 where they were refused.
     died : int or None
-        How many births there were before its death; None where it outlived the pass.
+        The time of its death; None where it outlived the pass.
     outcome : ServedBy
         How it was served.
     slot : int or None
@@ -95,7 +101,7 @@ class Birth:
 
     @property
     def is_miss(self) -> bool:
-        """Return whether the slab should have served it, and has not."""
+        """Return whether the slab should have served it, and did not."""
         return self.nbytes > 0 and self.outcome in _MISSES
 
     @property
@@ -106,7 +112,7 @@ class Birth:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether another thread has made it than the one that entered the pass."""
+        """Return whether another thread made it than the one that entered the pass."""
         return self.outcome is ServedBy.ELSEWHERE
 
     @property
@@ -122,10 +128,10 @@ class Recording:
     Attributes
     ----------
     births : tuple of Birth
-        In their order, which is the time: 0, 1, 2, ...
+        The births in their order.
     lower, upper, sizes : array of int64, shape (n,)
-        When each was born, the time when it was dead, and its bytes. What outlived the pass has the
-        end of the pass as its upper.
+        For each birth: its time, the first time at which it is dead, and its bytes. `upper` is the
+        end of the pass where it outlived the pass.
     """
 
     __slots__ = ("_groups", "births", "lower", "sizes", "upper")
@@ -145,16 +151,17 @@ class Recording:
         self._groups: tuple[NDArray[np.int64], list[tuple[Mark, ...]]] | None = None
 
     def groups(self) -> tuple[NDArray[np.int64], list[tuple[Mark, ...]]]:
-        """Return for each birth an index into the second list, which has the frames of births.
+        """Return the group of each birth, and the frames of each group.
 
-        Births with equal frames have the same index.
+        Births with equal frames are a group. A group is an index into the list of frames.
         """
         if self._groups is None:
             numbers: dict[tuple[int, ...], int] = {}
             frames: list[tuple[Mark, ...]] = []
             of_births = np.zeros(len(self.births), np.int64)
             for number, birth in enumerate(self.births):
-                # Not by the code objects themselves: their hash is that of all that is in them.
+                # By the ``id`` of the code: the hash of a code object is that of all its contents,
+                # and slow.
                 key = tuple(each for code, offset in birth.places for each in (id(code), offset))
                 group = numbers.setdefault(key, len(frames))
                 if group == len(frames):
@@ -164,9 +171,12 @@ class Recording:
         return self._groups
 
     def live_nbytes(self, lives: tuple[NDArray[np.int64], ...] | None = None) -> NDArray[np.int64]:
-        """Return the bytes that live at each time, with the recorded lives or with given ones.
+        """Return the live bytes at each time.
 
-        Given lives are three arrays: lower, upper and bytes.
+        Parameters
+        ----------
+        lives : tuple of array, optional
+            `lower`, `upper` and `sizes` to take instead of the recorded ones.
         """
         lower, upper, sizes = (self.lower, self.upper, self.sizes) if lives is None else lives
         count = len(self.births)
@@ -177,7 +187,7 @@ class Recording:
         return live
 
     def peak(self) -> tuple[int, int]:
-        """Return time and bytes of the peak, the first of several; (0, 0) without births."""
+        """Return the time of the (first) peak and its bytes; (0, 0) without births."""
         if not self.births:
             return 0, 0
         live = self.live_nbytes()
@@ -185,24 +195,24 @@ class Recording:
         return at, int(live[at])
 
     def living_at(self, time: int) -> dict[int, tuple[int, int]]:
-        """Return count and bytes of births that live at a time, by the number of their frames."""
+        """Return for each group how many of its births live at a time, and their bytes."""
         alive = (self.lower <= time) & (time < self.upper) & (self.sizes > 0)
-        of_births = self.groups()[0][alive]
+        groups, _ = self.groups()
         found: dict[int, tuple[int, int]] = {}
-        for group, nbytes in zip(of_births.tolist(), self.sizes[alive].tolist(), strict=True):
+        for group, nbytes in zip(groups[alive].tolist(), self.sizes[alive].tolist(), strict=True):
             count, total = found.get(group, (0, 0))
             found[group] = count + 1, total + nbytes
         return found
 
 
-# Which of the frames is the user's.
+# Which of the frames at a birth is the user's.
 
 _namespaces: Final[dict[str, dict[str, Any]]] = {}
 """The globals of modules by their file: the role of code depends on the name of its module."""
 
 
 def globals_of_file(file: str) -> dict[str, Any]:
-    """Return the globals of the module that a file is of; empty where there is none."""
+    """Return the globals of the module with a file; empty where no such module is imported."""
     namespace = _namespaces.get(file)
     if namespace is None:
         for module in list(sys.modules.values()):
@@ -221,7 +231,7 @@ def role_of(code: CodeType) -> Role:
 def user_place(places: tuple[Mark, ...]) -> int:
     """Return the index of the user's innermost frame at a birth.
 
-    Where none is, that of a text that was compiled, as of ``python -c``; or of the outermost frame.
+    Where no frame is the user's: that of generated code, or else the outermost frame.
     """
     roles = [role_of(code) for code, _ in places]
     return next((roles.index(role) for role in (Role.USER, Role.GENERATED) if role in roles), len(places) - 1)
@@ -238,9 +248,9 @@ def line_text(birth: Birth) -> str:
 
 
 def living_rows(recording: Recording, time: int) -> tuple[LinePeak, ...]:
-    """Return what lives at a time, by line, the largest sum first."""
+    """Return what lives at a time by line, the line with the most bytes first."""
     by_line: dict[str, tuple[int, int]] = {}
-    frames = recording.groups()[1]
+    _, frames = recording.groups()
     for group, (more, added) in recording.living_at(time).items():
         line = str(line_of_birth(frames[group]) or "<unknown>")
         count, total = by_line.get(line, (0, 0))

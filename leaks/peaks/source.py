@@ -1,15 +1,14 @@
-"""What becomes of a value where the source loads it: used up, changed, returned, or perhaps kept.
+"""Tell from the source what happens to a value where it is loaded: its `Fate`.
 
-`del x` frees memory only where nothing else has the value. The source says what a variable's value
-goes into: an operator or a function that makes something new is done with it; a container, an
-attribute, another variable or a view has it still. What the function of a call does with it is
-looked up in its own source: in that of the function that a name stands for, or of the functions
-that were seen to run inside of the call. Of NumPy and PyTorch the functions are known that are
-named in `functions`.
+`del x` frees memory only where nothing else refers to the value of `x`. The source says where a
+value goes. An operator, or a function that makes something new, does not refer to it afterwards. A
+container, an attribute, another variable or a view does. What a call of a function does with an
+argument is looked up in the source of that function: the one that the name stands for, or those
+that were recorded to run inside the call. For functions of NumPy and PyTorch, `functions` says it.
 
-An operator may be that of a list or of a class of the program's, which keeps what it is given. It
-is NumPy's or PyTorch's where memory was born at it without any other Python code, or where all
-else that it works on is known to be a number, an array or a tensor. In doubt a value is kept.
+An operator may be that of a list, or of a class of the program's which keeps its operand. It is
+NumPy's or PyTorch's where memory was born at it without other Python code in between, or where all
+other operands are known to be numbers, arrays or tensors. In doubt a value counts as kept.
 """
 
 from __future__ import annotations
@@ -48,19 +47,26 @@ from .values import NUMBER, ValueKind, Values, argument_count, name_of
 __all__ = ["Fate", "Source", "Sources"]
 
 Fate: TypeAlias = Literal["gone", "changed", "returned", "kept"]
-"""What becomes of a value: nothing has it after the statement; likewise, but it was changed there;
-the function returns it or a part; something may have it still."""
-_Step: TypeAlias = Literal["gone", "changed", "returned", "kept", "part"]
+"""What happens to a value.
 
-_DEPTH: Final = 6
+* ``"gone"``: nothing refers to it after the statement
+* ``"changed"``: likewise, but the statement changes it in place
+* ``"returned"``: the function returns it or a part of it
+* ``"kept"``: something may still refer to it
+"""
+_Step: TypeAlias = Literal["gone", "changed", "returned", "kept", "part"]
+"""What happens to a value in the node around it; ``"part"`` where it is in that node's value."""
+
+_CALLS_FOLLOWED: Final = 6
+"""So many functions inside one another an argument is followed into: a function may call itself."""
 _HARMLESS_BLOCKS: Final = frozenset(
     {
         *("autocast", "catch_warnings", "dispose_scope", "enable_grad", "errstate", "inference_mode", "no_grad"),
         *("printoptions", "set_grad_enabled"),
     }
 )
-"""Contexts that end no exception, so that behind their block all of it has run."""
-_CALLED: Final[Mapping[type, str]] = {
+"""Context managers that suppress no exception: code behind their block runs after all of it."""
+_NAMES_OF_STATEMENTS: Final[Mapping[type, str]] = {
     ast.For: "loop",
     ast.AsyncFor: "loop",
     ast.While: "loop",
@@ -71,20 +77,28 @@ _CALLED: Final[Mapping[type, str]] = {
     ast.Try: "try statement",
     ast.TryStar: "try statement",
 }
+"""What advice calls compound statements."""
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _DISPLAYS: Final = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred)
 
 
 @final
 class Sources:
-    """The sources of the code in a recording, and what was seen to run there.
+    """The sources of the code in a recording, and which frames were recorded inside which others.
 
-    Code is told by its address, as its hash is that of all that is in it.
+    The keys are ids of code objects: their hash is that of all their contents, and slow.
+
+    Parameters
+    ----------
+    frames : sequence of tuple of (code, int)
+        The frames of births, innermost first.
     """
 
     def __init__(self, frames: Sequence[tuple[Mark, ...]]) -> None:
         self._sources: dict[int, Source] = {}
+        # For each instruction, the frames inside it at each birth.
         self._inside: dict[tuple[int, int], list[tuple[Mark, ...]]] = {}
+        # The instructions at which memory was born without other Python code.
         self._direct = {(id(marks[0][0]), marks[0][1]) for marks in frames if marks}
         for marks in frames:
             for number, (code, offset) in enumerate(marks):
@@ -92,18 +106,18 @@ class Sources:
                     self._inside.setdefault((id(code), offset), []).append(marks[:number])
 
     def of(self, code: CodeType) -> Source:
-        """Return the source of a code object; one without a tree where there is none to be read."""
+        """Return the source of a code object; without a file where that cannot be read."""
         source = self._sources.get(id(code))
         if source is None:
             self._sources[id(code)] = source = Source(code, file_of(code), self)
         return source
 
     def inside(self, code: CodeType, offset: int) -> list[tuple[Mark, ...]]:
-        """Return the frames inside of an instruction, innermost first, for each birth there."""
+        """Return the frames inside an instruction, innermost first, for each birth there."""
         return self._inside.get((id(code), offset), [])
 
     def is_born_at(self, code: CodeType, offset: int) -> bool:
-        """Return whether an instruction itself made memory, without other Python code."""
+        """Return whether memory was born at an instruction, without other Python code between."""
         return (id(code), offset) in self._direct
 
 
@@ -127,9 +141,10 @@ class Source:
         return self.file.expressions.get(self._positions[number])
 
     def binds_result_of(self, offset: int, store: int) -> bool:
-        """Return whether an instruction stores what operators make of what another one made.
+        """Return whether `store` binds the value that `offset` makes, perhaps after operators.
 
-        NumPy writes the result of ``x * 2 + 1`` over that of ``x * 2``, if that is large.
+        NumPy writes the result of ``x * 2 + 1`` over that of ``x * 2``, if that is large: then the
+        memory of the variable was born at ``x * 2``.
         """
         node, target = self.node(offset), self.node(store)
         if self.file is None or node is None or target is None:
@@ -142,14 +157,14 @@ class Source:
     # ------------------------------------------------------------------ whose memory a value has
 
     def makes_new(self, offset: int, inside: tuple[Mark, ...]) -> bool:
-        """Return whether what an instruction made is an array or a tensor that nothing else has.
+        """Return whether an instruction made an array or tensor that nothing else refers to.
 
         Parameters
         ----------
         offset : int
-            The place of the birth.
+            The instruction of the birth.
         inside : tuple of (code, int)
-            The frames inside of it.
+            The frames of the birth inside that instruction.
         """
         node = self.node(offset)
         if not all(is_library_code(code) for code, _ in inside):
@@ -166,16 +181,16 @@ class Source:
         name = name_of(node)
         is_method = isinstance(node.func, ast.Attribute) and function is None
         if name in VIEWS:
-            # What was born there is a copy.
+            # Memory was born there, so it is no view but a copy.
             return not has_option(node)
         if is_method and name in RANDOM:
             return not has_option(node)
         return makes_new(name, node, is_method=is_method) or (is_method and makes_new(name, node, is_method=False))
 
     def calls_directly(self, offset: int, inner: CodeType) -> bool:
-        """Return whether an instruction calls a function by its name, without a decorator between.
+        """Return whether an instruction calls a function by its name, or reads it as a property.
 
-        Or reads a property. A decorator such as ``lru_cache`` may keep what the function returns.
+        False where the function has another decorator: ``lru_cache`` keeps what it returns.
         """
         node, function = self.node(offset), self._sources.of(inner)._function
         if not isinstance(function, FUNCTIONS):
@@ -189,9 +204,10 @@ class Source:
     # ------------------------------------------------------------------ what becomes of a value
 
     def fates_at(self, name: str, offset: int) -> set[Fate]:
-        """Return what becomes of the value of a variable that an instruction loads.
+        """Return what happens to the value of a variable that an instruction loads.
 
-        Where the instruction loads more than one variable, of all loads of it in the statement.
+        Where the position of the instruction is not that of the variable, the fates of all loads of
+        the variable in the statement are returned.
         """
         node = self.node(offset)
         if isinstance(node, ast.Name) and node.id == name:
@@ -207,14 +223,15 @@ class Source:
         return {self.fate_of(each, 0) for each in loads} or {"kept"}
 
     def fate_of(self, value: ast.expr, depth: int) -> Fate:
-        """Return what becomes of the value of an expression.
+        """Return what happens to the value of an expression, or to a view or container of it.
 
-        For what consists of it, such as a view or a container, likewise.
+        `depth` is how many functions the value was followed into.
         """
         file = self.file
-        if file is None or depth > _DEPTH or file.scope(value) is not self._function:
+        if file is None or depth > _CALLS_FOLLOWED or file.scope(value) is not self._function:
             return "kept"
         node: ast.AST = value
+        # Whether `node` is a container that was written out around the value.
         is_inside = False
         while True:
             parent = file.parents.get(node)
@@ -236,7 +253,7 @@ class Source:
             node = parent
 
     def _step(self, parent: ast.AST | None, node: ast.AST) -> _Step:
-        """Return what a value becomes in what it is in: "part" where that has it."""
+        """Return what happens to a value in the node around it."""
         if isinstance(parent, (ast.UnaryOp, ast.Expr, ast.FormattedValue, ast.If, ast.While, ast.Assert)):
             return "gone"
         if isinstance(parent, ast.Return):
@@ -272,7 +289,7 @@ class Source:
             others = [each for each in (parent.left, *parent.comparators) if each is not node]
         if self._values.is_born_at(parent):
             return "gone"
-        # Where it is in a list, the operator may be the list's.
+        # If the value is in a list, the operator may be the list's, which keeps it.
         return "gone" if not is_inside and all(self._values.kind_of(each) is not None for each in others) else "kept"
 
     def _is_called(self, attribute: ast.Attribute) -> bool:
@@ -281,7 +298,7 @@ class Source:
         return isinstance(call, ast.Call) and call.func is attribute
 
     def _step_of_method(self, attribute: ast.Attribute) -> tuple[_Step, ast.AST]:
-        """Return what a value becomes whose method is called, and the call."""
+        """Return what happens to a value whose method is called, and the call."""
         assert self.file is not None
         call = self.file.parents[attribute]
         assert isinstance(call, ast.Call)
@@ -292,7 +309,7 @@ class Source:
         return "part" if attribute.attr in VIEWS else "kept", call
 
     def _step_in_call(self, call: ast.Call, argument: ast.AST, depth: int) -> _Step:
-        """Return what a call does with an argument: "part" where it comes out again."""
+        """Return what a call does with an argument: "part" where the result may refer to it."""
         assert self.file is not None
         if argument is call.func or any(isinstance(each, ast.Starred) for each in call.args):
             return "kept"
@@ -301,7 +318,7 @@ class Source:
             return "changed" if argument.arg and is_statement else "kept"
         name, function = name_of(call), self._values.meant_by(call.func)
         if function is not None and getattr(builtins, name, None) is function:
-            # ``sum([[x]], [])`` is a list of x.
+            # ``sum([[x]], [])`` returns a list that has x.
             is_done = name in BUILTINS_THAT_MAKE_NEW and (name != "sum" or len(call.args) == 1)
             return "gone" if is_done else "kept"
         if isinstance(function, np.ufunc) or isinstance(getattr(function, "__self__", None), np.ufunc):
@@ -311,7 +328,7 @@ class Source:
             if name in CHANGING_FUNCTIONS and is_statement:
                 return "changed" if argument is call.args[0] else "gone"
             if argument in call.args[2:] and name not in READING_MORE:
-                # It may be ``out``.
+                # This argument may be ``out``.
                 return "kept"
             return "gone" if makes_new(name, call, is_method=False) else "part" if name in VIEWS else "kept"
         if isinstance(function, FunctionType):
@@ -321,7 +338,7 @@ class Source:
         elif function is not None and not _is_module_of_torch(function):
             return "kept"
         elif self._values.is_born_at(call) and makes_new(name, call, is_method=False):
-            # The module has another name, as in ``xp = numpy``.
+            # The module has a local name, as in ``xp = numpy``.
             return "gone"
         else:
             fate = self._fate_inside(call, argument, depth)
@@ -339,14 +356,14 @@ class Source:
         return "gone" if is_known else "kept"
 
     def _fate_inside(self, call: ast.Call, argument: ast.AST, depth: int) -> Fate:
-        """Return what the functions do that were seen to run inside of a call."""
-        if not self._is_one_thing(call.func):
-            # Of several that are called there, some may make nothing, and are not seen.
+        """Return what a call does with an argument, by the functions recorded inside it."""
+        if not self._is_always_the_same(call.func):
+            # Several functions may be called there. Those that make no memory are not recorded.
             return "kept"
         seen = [marks for offset in self._values.offsets_of(call) for marks in self._sources.inside(self.code, offset)]
         fates: set[Fate] = set()
         for marks in seen:
-            code, is_module = _first_of(marks)
+            code, is_module = _function_called(marks)
             if code is None:
                 return "kept"
             if role_of(code) is not Role.USER:
@@ -358,8 +375,8 @@ class Source:
             fates.add(self._fate_in_function(code, call, argument, depth, is_bound=is_bound))
         return _worst(fates)
 
-    def _is_one_thing(self, expression: ast.expr) -> bool:
-        """Return whether a name that is called stands for the same thing each time."""
+    def _is_always_the_same(self, expression: ast.expr) -> bool:
+        """Return whether a name that is called stands for the same object each time."""
         while isinstance(expression, ast.Attribute):
             expression = expression.value
         if not isinstance(expression, ast.Name) or self.file is None or self._function is None:
@@ -390,23 +407,22 @@ class Source:
     # ------------------------------------------------------------------ where a change can be made
 
     def is_variable_of_its_own(self, name: str) -> bool:
-        """Return whether only the code here can read a variable, and names it where it does."""
+        """Return whether only this code can read a variable, and only by its name."""
         file, function = self.file, self._function
         if file is None or function is None or file.reads_by_text(function):
             return False
         if function is file.tree and globals_of_file(self.code.co_filename).get("__name__") != "__main__":
-            # Others may import it.
+            # Other modules may read a global variable of an imported module.
             return False
         return all(
             file.scope(each) is function for each in file.names(name, file.tree if function is file.tree else function)
         )
 
     def end_of_use(self, name: str, bound: int, line: int) -> tuple[str, int, int] | None:
-        """Return where a variable can be deleted: behind what, its first line and its last.
+        """Return behind which statement a variable can be deleted; None if behind none.
 
-        It is the statement that has the last use, beside that which binds the variable, so that the
-        variable is bound there on every path. What it is called is empty for one without a block.
-        The first line is that of the statement which binds the variable.
+        It is the statement with the last use that is in the same block as the statement which binds
+        the variable, or in a block around that: there the variable is bound on every path.
 
         Parameters
         ----------
@@ -416,6 +432,13 @@ class Source:
             The offset of the instruction that binds it.
         line : int
             The line of the last use.
+
+        Returns
+        -------
+        tuple of (str, int, int)
+            What the statement is called, ``""`` for one without a block; the first line of the
+            statement that binds the variable, or of the block with it; and the last line of the
+            statement with the last use.
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
@@ -433,15 +456,16 @@ class Source:
                 if each.lineno <= line <= end:
                     if any(_leaves_a_loop(inner, self.file) for inner in passed):
                         return None
-                    return _CALLED.get(type(each), ""), around.lineno, end
+                    return _NAMES_OF_STATEMENTS.get(type(each), ""), around.lineno, end
             if not isinstance(parent, ast.With) or not all(_is_harmless(item) for item in parent.items):
                 return None
             around = parent
 
     def can_recompute(self, name: str, bound: int) -> bool:
-        """Return whether what a variable is bound to can be made once more.
+        """Return whether the value of a variable can be computed a second time.
 
-        It is: by one operation, of numbers and of arrays that only this function has and reads.
+        It can where one operation makes it from numbers, and from arrays that only this function
+        refers to and nothing changes.
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
@@ -454,20 +478,24 @@ class Source:
             operands = [value.left, value.right]
         elif isinstance(value, ast.Call):
             function = self._values.meant_by(value.func)
-            called = str(getattr(function, "__name__", ""))
-            is_creating = is_library_function(function) and called in CREATING and called != "empty"
+            function_name = str(getattr(function, "__name__", ""))
+            is_creating = is_library_function(function) and function_name in CREATING and function_name != "empty"
             is_pure = is_creating or (isinstance(function, np.ufunc) and function.signature is None)
             if not is_pure or has_option(value):
                 return False
             operands = [*value.args, *(each.value for each in value.keywords if each.arg != "dtype")]
         else:
             return False
-        return all(self._stays(each, is_creating=is_creating) for each in operands)
+        return all(self._is_constant(each, is_creating=is_creating) for each in operands)
 
-    def _stays(self, value: ast.expr, *, is_creating: bool) -> bool:
-        """Return whether an operand stays as it is: a number, or what only this function reads."""
+    def _is_constant(self, value: ast.expr, *, is_creating: bool) -> bool:
+        """Return whether an operand is a fixed number, or an array that is only read.
+
+        `is_creating` says that the operation makes an array from numbers: then arguments of the
+        function are taken for numbers.
+        """
         if isinstance(value, (ast.Tuple, ast.List)) and is_creating:
-            return all(self._stays(each, is_creating=True) for each in value.elts)
+            return all(self._is_constant(each, is_creating=True) for each in value.elts)
         if isinstance(value, ast.Constant):
             return True
         if not isinstance(value, ast.Name):
@@ -498,9 +526,10 @@ class Source:
         return all(self.fate_of(each, 0) == "gone" for each in names if isinstance(each.ctx, ast.Load))
 
     def operands_for_result(self, offset: int) -> list[ast.expr]:
-        """Return the operands that could have the result of an elementwise operation as well.
+        """Return the operands into whose memory an elementwise operation could write its result.
 
-        They are inexact, as the result is then, and the other operands have no more dimensions.
+        They have inexact numbers, so that the result has such numbers too, and no other operand has
+        more dimensions.
         """
         node = self.node(offset)
         operands: list[ast.expr]
@@ -533,9 +562,10 @@ class Source:
         ]
 
     def _is_read_beside(self, operand: ast.expr, node: ast.expr, operands: list[ast.expr]) -> bool:
-        """Return whether a statement reads an operand elsewhere than for an operation.
+        """Return whether a statement reads an operand also outside an operation, or through a view.
 
-        ``a + a.T`` reads what it would have overwritten; ``a / a.max()`` has done so before.
+        Working in place, ``a + a.T`` would read what it has overwritten; ``a / a.max()`` has read
+        all of ``a`` before.
         """
         if not isinstance(operand, ast.Name) or self.file is None:
             return False
@@ -546,7 +576,10 @@ class Source:
         return statement is None or _count(operand.id, statement) != _count(operand.id, node)
 
     def _is_fresh(self, operand: ast.expr) -> bool:
-        """Return whether an operand is a variable, or made for the operation."""
+        """Return whether an operand has memory of its own, as far as its expression says.
+
+        It is a variable that is bound to no other variable or view, or the result of an operation.
+        """
         if isinstance(operand, ast.Name) and self.file is not None and self._function is not None:
             parents = [self.file.parents[each] for each in self.file.names(operand.id, self._function)]
             values = [each.value for each in parents if isinstance(each, (ast.Assign, ast.AnnAssign))]
@@ -556,7 +589,7 @@ class Source:
         return isinstance(operand, (ast.BinOp, ast.UnaryOp, ast.Constant))
 
     def end_line(self, offset: int) -> int:
-        """Return the last line of the statement that an instruction is of; 0 if it is not known."""
+        """Return the last line of the statement of an instruction; 0 if it is not known."""
         node = self.node(offset)
         statement = None if node is None or self.file is None else self.file.statement(node)
         return 0 if statement is None else statement.end_lineno or statement.lineno
@@ -566,7 +599,7 @@ def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         block = getattr(node, name, None)
         if isinstance(block, list):
-            # Handlers and cases have the lines that statements have.
+            # Handlers and cases are no statements, but have lines as these do.
             yield cast("list[ast.stmt]", block)
 
 
@@ -583,7 +616,7 @@ def _is_harmless(item: ast.withitem) -> bool:
 
 
 def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
-    """Return whether ``continue`` or ``break`` in a statement is of a loop around it."""
+    """Return whether a statement has a ``continue`` or ``break`` of a loop around it."""
     for node in ast.walk(statement):
         if isinstance(node, (ast.Continue, ast.Break)):
             loop = next(each for each in file.up(node) if isinstance(each, _LOOPS))
@@ -596,10 +629,11 @@ def _covers(statement: ast.stmt | None, line: int) -> bool:
     return statement is not None and statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
-def _first_of(marks: tuple[Mark, ...]) -> tuple[CodeType | None, bool]:
-    """Return the first code in a call that is not PyTorch's calling of a module, and whether it is.
+def _function_called(marks: tuple[Mark, ...]) -> tuple[CodeType | None, bool]:
+    """Return the code that a call runs, and whether it is called as a module of PyTorch.
 
-    None for a library's code of which nothing is known.
+    PyTorch's code that calls ``forward`` is passed over. The code is None where it is a library's
+    and it is not known what it does.
     """
     is_module = False
     for code, _ in reversed(marks):
@@ -613,13 +647,14 @@ def _first_of(marks: tuple[Mark, ...]) -> tuple[CodeType | None, bool]:
 
 
 def _worst(fates: set[Fate]) -> Fate:
+    """Return the one fate that covers several: without any, a value counts as kept."""
     if not fates or "kept" in fates or {"changed", "returned"} <= fates:
         return "kept"
     return "returned" if "returned" in fates else "changed" if "changed" in fates else "gone"
 
 
 def _fits(kind: ValueKind | None, other: ValueKind) -> bool:
-    """Return whether an operation with another operand has no more dimensions than that."""
+    """Return whether an operand has no more dimensions than another operand has."""
     ndim = None if kind is None else kind.ndim
     return ndim == 0 or (ndim is not None and other.ndim is not None and ndim <= other.ndim)
 

@@ -1,6 +1,7 @@
-"""What a value is, as far as the source and what was seen to run say: a number or an array.
+"""Tell from the source, and from recorded births, whether an expression is a number or an array.
 
-A value of which nothing is known may be a container, or have operators of the program's own.
+An expression of which that cannot be told may be a container, or an object with operators of the
+program's own.
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ from .recording import globals_of_file
 __all__ = ["NUMBER", "ValueKind", "Values", "argument_count", "name_of"]
 
 _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
+"""The modules that these names are taken for where the globals of the file do not have them."""
 
 
 Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
+"""The numbers of a value: exact ones of Python's, floating-point or complex ones, or either."""
 
 
 class ValueKind(NamedTuple):
-    """What is known of a value that is no container and has no operators of the program's.
+    """What is known of a value that is a number, an array or a tensor.
 
-    It has numbers as Python's, or is an array or a tensor of inexact numbers, or of unknown ones.
+    Attributes
+    ----------
+    numbers : Numbers
+        Its numbers.
+    ndim : int or None
+        How many dimensions it has: 0 for a number, None where that is not known.
     """
 
     numbers: Numbers
@@ -38,7 +46,9 @@ class ValueKind(NamedTuple):
 
 
 NUMBER: Final = ValueKind("python", 0)
+"""An exact number, or another value of Python's that holds nothing, such as a string."""
 UNKNOWN: Final = ValueKind("unknown", None)
+"""An array or a tensor of which no more is known."""
 
 
 @final
@@ -48,13 +58,14 @@ class Values:
     Parameters
     ----------
     code : CodeType
-        Its code.
+        The code of the function or module.
     file : File or None
-        The file that it is from.
+        The file that the code is from.
     function : AST or None
-        Its node there.
+        The node of the function or module in the file.
     is_born : callable
-        Whether an instruction, by its offset, itself made memory, without other Python code.
+        Called with the offset of an instruction, returns whether memory was born at that
+        instruction without other Python code in between.
     """
 
     def __init__(
@@ -78,7 +89,7 @@ class Values:
             whole = self.meant_by(expression.value)
             if isinstance(whole, np.ufunc):
                 return getattr(whole, expression.attr, None)
-            # What is there: a module or a class may make others when it is asked.
+            # From the dict: a module or a class may have a ``__getattr__``.
             return vars(whole).get(expression.attr) if isinstance(whole, (ModuleType, type)) else None
         if not isinstance(expression, ast.Name) or expression.id in self.code.co_varnames:
             return None
@@ -90,7 +101,7 @@ class Values:
         return sys.modules.get(_KNOWN_NAMES.get(expression.id, "")) if known is None else known
 
     def is_born_at(self, node: ast.expr | ast.stmt) -> bool:
-        """Return whether an operation itself made memory, without other Python code."""
+        """Return whether memory was born at an operation, without other Python code in between."""
         return any(self._is_born(offset) for offset in self.offsets_of(node))
 
     def is_part_of_array(self, target: ast.expr) -> bool:
@@ -98,7 +109,15 @@ class Values:
         return isinstance(target, ast.Subscript) and self.kind_of(target.value) is not None
 
     def kind_of(self, value: ast.expr, pending: frozenset[str] = frozenset()) -> ValueKind | None:
-        """Return what is known of a value; None where it may be a container or an object."""
+        """Return what is known of a value; None where it may be a container or another object.
+
+        Parameters
+        ----------
+        value : expr
+            The expression.
+        pending : frozenset of str
+            The variables whose values are being looked at: they are not looked at once more.
+        """
         if isinstance(value, ast.Constant):
             return ValueKind("inexact", 0) if isinstance(value.value, (float, complex)) else NUMBER
         if isinstance(value, ast.UnaryOp):
@@ -125,7 +144,7 @@ class Values:
         return self._kind_of_name(value, pending) if isinstance(value, ast.Name) else None
 
     def _kind_of_name(self, value: ast.Name, pending: frozenset[str]) -> ValueKind | None:
-        """Return what is known of a variable, of all that it is bound to."""
+        """Return what is known of a variable: what holds for everything that it is bound to."""
         if self.file is None or self._function is None or self.file.is_rebound_by_functions(value.id):
             return None
         names = self.file.names(value.id, self._function)
@@ -143,7 +162,7 @@ class Values:
             if isinstance(parent, (ast.For, ast.comprehension)) and _is_range(parent.iter):
                 kinds.append(NUMBER)
             elif isinstance(parent, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and parent.value is not None:
-                # What is None meanwhile takes part in nothing.
+                # While a variable is None no operator is used on it.
                 if not _is_none(parent.value) and not _mentions(parent.value, pending):
                     kinds.append(self.kind_of(parent.value, pending | {value.id}))
             elif not isinstance(parent, ast.Delete):
@@ -224,7 +243,7 @@ class Values:
             return ValueKind(whole.numbers, 0)
         if makes_new(method.attr, call, is_method=True):
             return UNKNOWN
-        # ``x.view(Sub)`` has the operators of another class.
+        # Not where an argument is of unknown kind: ``x.view(Sub)`` has the operators of a class.
         is_array = method.attr in VIEWS and None not in [self.kind_of(each, pending) for each in call.args]
         return ValueKind(whole.numbers, None) if is_array and method.attr not in ("astype", "to") else None
 
@@ -251,7 +270,7 @@ def _kind_of_object(thing: object) -> ValueKind | None:
 
 
 def _combined(kinds: list[ValueKind]) -> ValueKind:
-    """Return what an operation makes of operands."""
+    """Return what is known of the result of an operation on operands of some kinds."""
     numbers = {each.numbers for each in kinds}
     dims = [each.ndim for each in kinds if each.ndim is not None]
     ndim = max(dims) if len(dims) == len(kinds) and dims else None
@@ -261,7 +280,7 @@ def _combined(kinds: list[ValueKind]) -> ValueKind:
 
 
 def _joined(kinds: list[ValueKind | None]) -> ValueKind | None:
-    """Return what is known of something that is one of several."""
+    """Return what is known of a value that has one of several kinds."""
     if None in kinds or not kinds:
         return None
     numbers: set[Numbers] = {each.numbers for each in kinds if each is not None}
@@ -289,5 +308,5 @@ def _mentions(value: ast.expr, names: frozenset[str]) -> bool:
 
 
 def name_of(call: ast.Call) -> str:
-    """Return the last name of what is called; empty where it has none."""
+    """Return the last name of the function of a call; ``""`` where it has none."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -1,4 +1,5 @@
 """The data of a report, independent of how it was found.
 
-Read `records`, `leaks`, `timeline`, `report`; `difference` compares two reports.
+Read `records`, `leaks`, `live`, `retainer`, `peak`, `timeline`, then `report`, which has all of
+them; `difference` compares two reports.
 """

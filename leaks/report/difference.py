@@ -24,12 +24,12 @@ class Change:
     Attributes
     ----------
     leak : Leak
-        As it is in the new report, or, where it is gone, in the old: where several have the same
-        fingerprint, the one of the most bytes.
+        The leak in the new report; in the old report if it is gone. Of several with the same
+        fingerprint, the one with the most bytes.
     old_count, new_count : int
-        How many resources; 0 where there is no such leak.
+        The number of resources in each report; 0 where there is no such leak.
     old_nbytes, new_nbytes : int
-        The bytes that they pin.
+        The bytes that these pin.
     """
 
     leak: Leak
@@ -51,13 +51,13 @@ class Difference:
     gone : tuple of Change
         Leaks that only the old report has.
     grown : tuple of Change
-        Leaks that both have, and that pin more bytes now, or as many with more resources.
+        Leaks in both that pin more bytes in the new one, or equal bytes with more resources.
     shrunk : tuple of Change
-        Leaks that both have, and that pin fewer bytes now, or as many with fewer resources.
+        Leaks in both that pin fewer bytes in the new one, or equal bytes with fewer resources.
     same : tuple of Change
-        Leaks that both have, of equal count and bytes.
+        Leaks in both with equal count and bytes.
     old_nbytes, new_nbytes : int
-        What all leaks pin.
+        The bytes that all leaks pin.
     old_verdict, new_verdict : str or None
         The verdicts of the reports: see `Report.verdict`.
     undecided : tuple of str
@@ -79,8 +79,8 @@ class Difference:
 def difference_of(old: Report, new: Report) -> Difference:
     """Compare the leaks of two reports.
 
-    Leaks are the same where their fingerprints are: in another run, in another folder, and with
-    lines added above. Suppressed leaks, kept tensors and left-over variables are not compared.
+    Leaks are the same if their fingerprints are equal, which do not change with the run, the folder
+    or the lines above. Suppressed leaks, kept tensors and left-over variables are not compared.
     """
     before, after = _by_fingerprint(old.leaks), _by_fingerprint(new.leaks)
     found: dict[str, list[Change]] = {"new": [], "gone": [], "grown": [], "shrunk": [], "same": []}
@@ -93,12 +93,12 @@ def difference_of(old: Report, new: Report) -> Difference:
             sum(leak.nbytes for leak in earlier),
             sum(leak.nbytes for leak in later),
         )
-        sizes = (change.old_nbytes, change.old_count), (change.new_nbytes, change.new_count)
+        old_size, new_size = (change.old_nbytes, change.old_count), (change.new_nbytes, change.new_count)
         if not earlier or not later:
             found["gone" if later == [] else "new"].append(change)
         else:
-            found["same" if sizes[0] == sizes[1] else "grown" if sizes[0] < sizes[1] else "shrunk"].append(change)
-    rows = {name: tuple(sorted(changes, key=_size)) for name, changes in found.items()}
+            found["same" if old_size == new_size else "grown" if old_size < new_size else "shrunk"].append(change)
+    rows = {name: tuple(sorted(changes, key=_largest_change_first)) for name, changes in found.items()}
     undecided = [
         f"{name}: {line}"
         for name, report in (("old", old), ("new", new))
@@ -122,7 +122,7 @@ def _by_fingerprint(leaks: Iterable[Leak]) -> dict[str, list[Leak]]:
     return groups
 
 
-def _size(change: Change) -> tuple[int, int, str, str]:
+def _largest_change_first(change: Change) -> tuple[int, int, str, str]:
     leak = change.leak
     changed = abs(change.new_nbytes - change.old_nbytes)
     return (-changed, -max(change.new_count, change.old_count), str(leak.site), leak.fingerprint)

@@ -37,13 +37,13 @@ LeakKind = Literal[
     "native",
     "alive",
 ]
-"""Why something is still there."""
+"""Why resources are still there: see `Leak.kind`."""
 
 Unjudged = Literal["holder", "growth", "trend", "view"]
-"""What a report could not judge of a row."""
+"""What a report could not judge about a leak: see `Leak.unjudged`."""
 
 Sureness = Literal["certain", "likely", "possible"]
-"""How sure the report is that something is a leak."""
+"""How sure the report is of a leak."""
 
 
 @final
@@ -72,7 +72,7 @@ class Excerpt:
 @final
 @dataclass(frozen=True, slots=True)
 class KnownLeak:
-    """A leak of a library that is known, so that it is not looked for in the program.
+    """A known leak of a library, for which there is nothing to look for in the program.
 
     Attributes
     ----------
@@ -165,27 +165,28 @@ class Leak:
     records : tuple of Record
         The records of the oldest, 20 at most.
     unjudged : {"holder", "growth", "trend", "view"} or None
-        What is not known of it: who holds it, as the search ended at its limit; whether it grows,
-        as there were too few passes and what the line makes stays (``"growth"``), or as too few of
-        its births were in the sample (``"trend"``); or whether a view pins it. None where all is.
+        What could not be judged. ``"holder"``: who holds it, because the search ended at its limit.
+        ``"growth"``: whether it grows, because there were too few passes, and the resources of the
+        line stay. ``"trend"``: whether it grows, because too few of its births were in the sample.
+        ``"view"``: whether a view pins it. None where everything was judged.
     freed : str or None
         When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if
-        it is there still.
+        it is still there.
     remedy : str
-        What to do about it, as the end of `explanation`; empty where there is nothing to do.
+        What to do about it, as the end of `explanation`; ``""`` where there is nothing to do.
     known : KnownLeak or None
-        The known leak of a library that it is; None where only the program holds it.
+        The known leak of a library that holds it; None where only the program holds it.
     rank : int or None
-        The rank of its process, in a report of several processes; None where that has none.
+        The rank of its process, in a report of several processes; None where the process has none.
     made : int or None
-        How many the line made in all, where it is not known whether it grows and it released some
-        of them; otherwise None.
+        How many resources the line made, where it is not known whether it grows and it released
+        some of them; otherwise None.
     graph_nbytes : int
-        Of a graph, what it saved where that is more than the lines of the report made: for a kept
-        tensor whose graph reaches over many steps of an optimizer, and where code of an extension
-        made most of it. Of kept tensors that are smaller than their graphs, such as losses, about
-        what the nodes take, which stay also after ``backward()`` has freed what they saved.
-        Otherwise 0.
+        The bytes of graphs that are in no other line of the report. For a graph: the bytes that it
+        saved, where code of an extension made most of them, or where the graph of a kept tensor
+        reaches over many steps of an optimizer. For kept tensors that are smaller than their
+        graphs, such as losses: about the bytes of the nodes, which stay after ``backward()`` has
+        freed what they saved. Otherwise 0.
     """
 
     kind: LeakKind
@@ -229,9 +230,9 @@ class Leak:
 
 
 def fingerprint_of(kind: str, tensor_kind: str | None, site: Site | None, op: str | None) -> str:
-    """Return what identifies a leak after edits and moves of its program.
+    """Return a hash that identifies a leak also after its program was edited or moved.
 
-    It has no line and no absolute path.
+    It depends on no line number and no absolute path.
     """
     file = "" if site is None else shown(site.file)
     if os.path.isabs(file):
@@ -251,7 +252,7 @@ class Trend:
     Attributes
     ----------
     passes : int
-        The number of passes that were examined; of births of the line where there were no passes.
+        The number of passes that were examined; of births of the line if `over` is ``"births"``.
     count_per_pass : float
         The resources that are added with each pass.
     nbytes_per_pass : float
@@ -276,7 +277,7 @@ class Trend:
 
     @property
     def is_of_one(self) -> bool:
-        """Return whether one array grows, which each birth of the line replaces by a larger one."""
+        """Return whether a single array grows: each birth of the line replaces the one before."""
         return self.over == "births" and max(count for _, count, _ in self.series) <= 2
 
 
@@ -284,6 +285,7 @@ class Trend:
 
 
 _LINES_AROUND: Final = 2
+"""So many lines are shown above and below the line of a site."""
 
 
 def excerpt_of(site: Site | None) -> Excerpt | None:

@@ -1,4 +1,4 @@
-"""The live resources by line, leak or not."""
+"""The live resources of a snapshot by line, whether they are leaks or not."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class LiveSite:
     site : Site or None
         The line; None where no detector was watching.
     frames : tuple of Site
-        That line and those that led to it, innermost first.
+        That line and the lines that called it, innermost first.
     kind : str
         The kind of tensor.
     device : str
-        Where they are.
+        The name of their device.
     count : int
         How many are live.
     nbytes : int
@@ -61,30 +61,32 @@ def live_sites(records: Sequence[Record], weights: Sequence[float] = ()) -> tupl
     weights : sequence of float, optional
         How many births each record of a sample stands for: the rows are estimates then.
     """
-    # Group by the identity of the lines first: there are few, and comparing them is slow.
+    # Group by the ``id`` of the lines first: there are few, and comparing them is slow.
     by_identity: dict[tuple[int, str, str | None], list[int]] = {}
     for index, record in enumerate(records):
         if record.state == "alive":
             key = (id(record.site), record.kind, record.device)
-            those = by_identity.get(key)
-            if those is None:
+            indices = by_identity.get(key)
+            if indices is None:
                 by_identity[key] = [index]
             else:
-                those.append(index)
+                indices.append(index)
     groups: dict[tuple[Site | None, str, str], list[int]] = {}
-    for those in by_identity.values():
-        first = records[those[0]]
-        groups.setdefault((first.site, first.kind, first.device or ""), []).extend(those)
+    for indices in by_identity.values():
+        first = records[indices[0]]
+        groups.setdefault((first.site, first.kind, first.device or ""), []).extend(indices)
     found: list[LiveSite] = []
-    for (site, kind, device), those in groups.items():
-        count, nbytes = estimated([records[index] for index in those], [weights[index] for index in those if weights])
-        found.append(LiveSite(site, records[those[0]].frames, kind, device, count, nbytes, nbytes, count))
+    for (site, kind, device), indices in groups.items():
+        count, nbytes = estimated(
+            [records[index] for index in indices], [weights[index] for index in indices if weights]
+        )
+        found.append(LiveSite(site, records[indices[0]].frames, kind, device, count, nbytes, nbytes, count))
     found.sort(key=lambda row: (-row.nbytes, -row.count, str(row.site), row.kind))
     return tuple(found)
 
 
 def estimated(records: Sequence[Record], weights: Sequence[float]) -> tuple[int, int]:
-    """Return the number and bytes of some records; estimates if their births have weights."""
+    """Return the number and the bytes of some records; estimates if weights are given."""
     if not weights:
         return len(records), nbytes_of(records)
     sizes = (record.nbytes * weight for record, weight in zip(records, weights, strict=True))

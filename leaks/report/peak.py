@@ -1,4 +1,4 @@
-"""The peak of memory: what lives there, by line, and what would lower it."""
+"""The peak of memory: the memory that lives at it, by line, and what would lower it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ __all__ = [
 ]
 
 _ROWS: Final = 10
+"""So many lines, and so many pieces of advice, are shown."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LinePeak:
-    """What was born at one line and lives at the peak.
+    """The memory that was born at one line and lives at the peak.
 
     Attributes
     ----------
     line : str
         The line.
     nbytes, count : int
-        Bytes and number.
+        The bytes, and the number of births.
     """
 
     line: str
@@ -52,7 +53,7 @@ class Advice:
     saved_nbytes : int
         By how much the peak would be lower.
     peak_nbytes : int
-        What it would be.
+        The bytes of the peak then.
     """
 
     text: str
@@ -75,8 +76,8 @@ class Life:
     nbytes : int
         Its bytes.
     lower, upper : int
-        When it was born and when it was dead, in births since the pass began; cut at the ends of
-        the pass.
+        When it was born, and the first time it was dead: births since the pass began, not before
+        the beginning nor after the end of the pass.
     at_peak : bool
         Whether it lives at the peak.
     """
@@ -96,26 +97,26 @@ class ProgramPeak:
     Attributes
     ----------
     nbytes : int
-        The most bytes that what was born in the program had in use at once.
+        The most bytes that were live at once.
     line : str
-        The line of the birth at which that was.
+        The line of the birth that reached the peak.
     living : tuple of LinePeak
-        What lived then, by line, the largest sum first.
+        The memory that lived then, by line, the most bytes first.
     advice : tuple of Advice
         What would lower the peak, the most effective first.
     births : int
         How many births were recorded.
     is_whole : bool
-        Whether that was all of them: otherwise the first ones.
+        Whether all births were recorded; otherwise only the first ones were.
     pass_name : str or None
-        The name of the pass in which the peak was; None where it was in no pass of a loop.
+        The name of the pass with the peak; None where it was in no pass of a loop.
     pass_index : int
-        Its number among the passes of that name, from 1; 0 for no pass.
+        The number of that pass among the passes of its name, from 1; 0 for no pass.
     course : tuple of (int, int)
-        The bytes in use during that pass, or during the whole recording: births since its
-        beginning, and the most bytes there, in a few hundred steps.
+        The live bytes during that pass, or during the whole recording, in a few hundred steps: for
+        each the births since the beginning, and the most live bytes.
     lives : tuple of Life
-        The largest blocks of that pass, in the order of their births.
+        The largest blocks of that pass, or of the whole recording, in the order of their births.
     """
 
     nbytes: int
@@ -140,9 +141,9 @@ class ProgramPeak:
 def peak_lines(
     what: str, line: str, living: Sequence[LinePeak], advice: Sequence[Advice], at_most: int | None = None
 ) -> list[str]:
-    """Return the lines of a peak's text: where it is, what lives there, and what would lower it.
+    """Return the text of a peak: where it is, what lives there, and what would lower it.
 
-    Of the last two, at most `at_most` rows each are shown, or all where it is None.
+    At most `at_most` lines and pieces of advice are shown; all where it is None.
     """
     if not living:
         return [f"peak{what}: nothing was born"]

@@ -1,4 +1,4 @@
-"""Records of resources that are still there, tables of records, and comparisons of snapshots."""
+"""Records of the resources in a snapshot, tables of records, and comparisons of snapshots."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Record:
     dtype : str or None
         The name of its dtype, where its kind has one.
     nbytes : int
-        The bytes of the storages that it pins, as a whole: those of a view's base too. 0 once it is
-        disposed.
+        The bytes of the storages that it pins, each as a whole: a view pins all of its base. 0 once
+        it is disposed.
     used_nbytes : int
         The bytes of its own elements; fewer than `nbytes` for a view.
     storages : tuple of (int, int)
-        Those storages: a number that is the same for the same storage in one snapshot, and its
-        bytes.
+        The storages that it pins, each as a number and its bytes. In one snapshot the same storage
+        has the same number.
     site : Site or None
-        Where it was born; None where no detector was watching.
+        The line where it was born; None where no detector was watching.
     disposal : Site or None
-        Where it was released.
+        The line where it was disposed.
     scope : str or None
         The name of the scope that it was born in, ``""`` for a scope without a name, None where it
         was born outside every scope. Without a detector, the scope that owns it now.
@@ -66,12 +66,12 @@ class Record:
     state : {"alive", "disposed"}
         Whether it is alive, or was disposed while something still references it.
     frames : tuple of Site
-        The line of its birth and those that led to it, innermost first, as many as the detector
+        The line of its birth and the lines that called it, innermost first, as many as the detector
         kept.
     device : str or None
-        Where it is, or was.
+        The device that it is on, or was.
     op : str or None
-        The call that made it, where it is known.
+        The name of the call that made it, where it is known.
     """
 
     kind: str
@@ -104,7 +104,7 @@ class Record:
         return " ".join(parts)
 
 
-DRAFT_OF_RECORD: Final[type[Record]] = make_dataclass("Record", [one.name for one in fields(Record)], slots=True)
+DRAFT_OF_RECORD: Final[type[Record]] = make_dataclass("Record", [field.name for field in fields(Record)], slots=True)
 """A record that is not frozen yet: its class becomes `Record` once it is filled.
 
 A frozen dataclass sets each field through ``object.__setattr__``, which takes five times as long;
@@ -117,6 +117,7 @@ of a million arrays there are a million records.
 
 COLUMNS: Final = ("kind", "bytes", "state", "scope", "born at")
 _ROWS: Final = 100
+"""So many rows of a table are shown in a notebook."""
 
 
 def cells_of(record: Record) -> tuple[str, str, str, str, str]:
@@ -126,9 +127,9 @@ def cells_of(record: Record) -> tuple[str, str, str, str, str]:
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]], count: int) -> str:
-    """Return a table as HTML: the first hundred of so many rows, and the number of the others.
+    """Return a table as HTML: the first hundred rows, and the number of the others.
 
-    The second column is to the right.
+    The second column is aligned to the right. `count` is the number of all rows.
     """
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     lines = ["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
@@ -149,7 +150,7 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]], count: int
 @final
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The growth of a site: how many resources more, and the bytes of their storages, each once."""
+    """How many more resources a site has, and more bytes of storages, each storage once."""
 
     site: Site | None
     count: int
@@ -167,11 +168,11 @@ class Comparison:
     Attributes
     ----------
     new : tuple of Record
-        What is there now and was not there then, in the order of birth.
+        The resources that only the newer snapshot has, in the order of birth.
     gone : tuple of Record
-        What was there then and is not any more, as it was then.
+        The resources that only the older snapshot has, as they were then.
     grown : tuple of Growth
-        The sites that have more resources or more bytes than they had, the most bytes first.
+        The sites that have more resources or more bytes than before, the most bytes first.
     """
 
     new: tuple[Record, ...]
@@ -194,9 +195,9 @@ def compare(
     gone = tuple(record for record, entry in zip(old_records, old_entries, strict=True) if entry not in now)
     old_sites, sites = _by_site(old_records), _by_site(records)
     grown: list[Growth] = []
-    for site, those in sites.items():
+    for site, current in sites.items():
         past = old_sites.get(site, [])
-        growth = Growth(site, len(those) - len(past), nbytes_of(those) - nbytes_of(past))
+        growth = Growth(site, len(current) - len(past), nbytes_of(current) - nbytes_of(past))
         if growth.count > 0 or growth.nbytes > 0:
             grown.append(growth)
     grown.sort(key=lambda growth: (-growth.nbytes, -growth.count, str(growth.site)))

@@ -53,13 +53,13 @@ __all__ = [
 
 
 OBJECT_LIMIT: Final = 4_000_000
-"""How many objects a search for holders meets at most, where nothing else is asked for."""
+"""How many objects a search for holders reaches at most, unless another limit is given."""
 
 OBJECTS_WHILE_RUNNING: Final = 20_000
-"""The same for a report that is made while the program goes on, and waits for it."""
+"""The same for a report that is made while the program runs: the program waits for it."""
 
 TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tensor", "jax.Array")
-"""The kinds of tensor that programs have without registering any."""
+"""The kinds of tensor that no program has to register."""
 
 Ending = Literal[
     "exit", "exception", "interrupt", "terminated", "killed", "os._exit", "running", "unfinished", "not run"
@@ -84,15 +84,15 @@ class ProgramFacts:
     module : bool
         Whether the program was named as a module (``-m``).
     python, numpy, torch, jax : str or None
-        Versions; None of what the program did not import.
+        The versions; None for a library that the program did not import.
     platform : str
-        As ``sys.platform`` calls it.
+        The value of ``sys.platform``.
     pid : int
-        The main process.
+        The id of the main process.
     started_at : str
-        When it started, in UTC.
+        When the program started, in UTC.
     duration_s : float
-        How long it ran until the report was made.
+        How long the program ran until the report was made.
     status : int or None
         Its exit status, where it is known.
     ended : str
@@ -132,7 +132,7 @@ class Settings:
     threshold_nbytes : int
         Leaks of fewer bytes are left out.
     object_limit : int
-        How many objects the search for holders met at most; 0 where holders were not searched for.
+        How many objects the search for holders reached at most; 0 where there was no search.
     """
 
     frames: int = 1
@@ -162,11 +162,11 @@ class Process:
     peak_rss_nbytes : int
         Its peak of resident memory; 0 if that is unknown.
     rank : int or None
-        Its rank, as the environment variable ``RANK`` says it in what torchrun and other launchers
-        start; None without one.
+        Its rank: the environment variable ``RANK``, which torchrun and other launchers set; None
+        without it.
     began_at, ended_at : str or None
-        When it began and ended, in UTC; None of what is not known: what goes on, or was killed, has
-        no end.
+        When it began and ended, in UTC; None if that is not known. A process that still runs, or
+        was killed, has no end.
     """
 
     pid: int
@@ -181,7 +181,7 @@ class Process:
 
 
 LOADED_AT_S: Final = time.time()
-"""When the run began, as far as this library saw it."""
+"""When this module was imported, in seconds since the epoch: taken for the beginning of the run."""
 
 
 def this_program() -> ProgramFacts:
@@ -209,7 +209,7 @@ def this_process() -> Process:
 
 
 def utc_of(time_s: float) -> str:
-    """Return a time, in seconds since the epoch, as a report says it."""
+    """Return a time, in seconds since the epoch, as text in UTC."""
     return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -265,7 +265,7 @@ class UnusedSuppression:
     file : str
         The file with the suppression.
     index : int
-        Its place among the suppressions of the file, from 0.
+        Its position among the suppressions of the file, from 0.
     reason : str
         The reason of the suppression.
     """
@@ -293,9 +293,9 @@ class Report:
     leaks : tuple of Leak
         The leaks, those with the most bytes first.
     kept : tuple of Leak
-        Resources that variables of the program reach and that show no sign of a leak.
+        Resources that variables of the program lead to, without a sign of a leak.
     leftovers : tuple of Leak
-        Disposed or escaped resources that only a left-over variable references. They are no leak.
+        Disposed or escaped resources that only a left-over variable refers to. They are no leak.
     suppressed : tuple of Suppressed
         The leaks that a suppression matches.
     unused_suppressions : tuple of UnusedSuppression
@@ -311,13 +311,13 @@ class Report:
     kept_nbytes : int
         The bytes of `kept`, each storage once.
     retainers : tuple of Retainer
-        What retains the memory of `leaks` and `kept`, one row for each cause, the most bytes first.
-        Only reports of whole programs have them (``of_program=True``, ``leak-report run``), and
-        only where the search for holders came to its end.
+        The objects that retain the memory of `leaks` and `kept`, one for each cause, the most bytes
+        first. Only reports of whole programs have them (``of_program=True``, ``leak-report run``),
+        and only where the search for holders came to its end.
     peak : ProgramPeak or None
-        The peak of the memory of the program itself; None where it was not recorded (``--peak``).
+        The peak of the program's memory; None where it was not recorded (``--peak``).
     no_peak : str or None
-        Why no peak is told of a program that was recorded; otherwise None.
+        Why a program that was recorded has no peak in the report; otherwise None.
     """
 
     program: ProgramFacts = field(default_factory=this_program)
@@ -342,9 +342,9 @@ class Report:
     def verdict(self) -> Verdict | None:
         """Return the verdict on the run, in a word; None where the program never ran.
 
-        ``"leaks"``: at least one is certain or likely. ``"suspects"``: there are only possible
-        ones. ``"undecided"``: none was found, and not everything could be judged: `undecided` says
-        what, and what to do. ``"clean"``: none was found, and the run could be judged.
+        ``"leaks"``: at least one leak is certain or likely. ``"suspects"``: there are only possible
+        leaks. ``"undecided"``: no leak was found, but not everything could be judged; `undecided`
+        says what, and what to do. ``"clean"``: no leak was found, and everything was judged.
         """
         if self.program.ended == "not run":
             return None
@@ -356,7 +356,7 @@ class Report:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Return what could not be judged, why, and what lifts that: a sentence each."""
+        """Return what could not be judged, why, and how it can be: a sentence each."""
         return tuple(undecided_of(self))
 
     def __str__(self) -> str:
@@ -383,23 +383,23 @@ class Report:
         return f"<p>{escape(first)}</p>{html_table(columns, rows, len(self.leaks)) if self.leaks else ''}"
 
 
-# What a report leaves open.
+# What a report could not judge.
 
 
 _TO_KNOW_GROWTH: Final = "mark steps with dispose_scope or detector.mark() to know whether {}"
 _TO_SAMPLE_MORE: Final = "too few were in the sample; a smaller --sample, or sample_nbytes=, keeps more"
-_TO_LOOK_ON: Final = "--object-limit N, or object_limit= of report(), lifts it"
+_TO_SEARCH_ON: Final = "--object-limit N, or object_limit= of report(), lifts it"
 
 
 def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[str]:
-    """Return what a report could not judge, why, and what lifts that: a sentence each.
+    """Return what a report could not judge, why, and how it can be: a sentence each.
 
     Parameters
     ----------
     report : Report
         The report.
     kinds : collection of str, optional
-        The kinds of leak that matter; all where left out.
+        The kinds of leak that matter; by default all.
     """
     if report.program.ended == "not run":
         return [f"the program never ran{_because(report)}"]
@@ -407,12 +407,12 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
     if report.program.ended == "unfinished":
         lines.insert(0, f"the program had not ended: this is what was known {_when(report.program)}")
     if report.settings.kinds is not None:
-        there = {*TENSOR_KINDS, *(site.kind for site in report.sites)}
-        unknown = [kind for kind in report.settings.kinds if kind not in there]
+        known = {*TENSOR_KINDS, *(site.kind for site in report.sites)}
+        unknown = [kind for kind in report.settings.kinds if kind not in known]
         lines += [
             f"the filter by kinds names {kind!r}, and nothing of that kind was alive in the end" for kind in unknown
         ]
-    limit = f"the search ended at {report.settings.object_limit:,} objects; {_TO_LOOK_ON}"
+    limit = f"the search ended at {report.settings.object_limit:,} objects; {_TO_SEARCH_ON}"
     limit_of_killed = f"its process was killed, and the search before ended at {OBJECTS_WHILE_RUNNING:,} objects"
     rows = [leak for leak in (*report.leaks, *report.kept) if leak.unjudged is not None]
     killed = {process.pid for process in report.processes if process.ended == "killed"}
@@ -426,9 +426,9 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
             ([leak for leak in rows if leak.pid not in killed], limit),
             ([leak for leak in rows if leak.pid in killed], limit_of_killed),
         ):
-            those = [leak for leak in found if leak.unjudged == unjudged]
-            if those and (kinds is None or concerned is None or concerned in kinds):
-                lines.append(question.format(_largest(those), limit=why))
+            open_rows = [leak for leak in found if leak.unjudged == unjudged]
+            if open_rows and (kinds is None or concerned is None or concerned in kinds):
+                lines.append(question.format(_largest(open_rows), limit=why))
     return lines
 
 
@@ -445,10 +445,11 @@ def _because(report: Report) -> str:
 
 
 _KEPT_BY_A_WORKER: Final = frozenset({"escaped", "growth"})
+"""The kinds of leaks that are of the kind ``worker`` in a worker process."""
 
 
 def of_worker(leak: Leak) -> Leak:
-    """Return a leak as a leak of a worker process, which keeps it as long as the process runs."""
+    """Return the leak of a worker process, with the kind ``worker`` if the process keeps it."""
     if leak.kind not in _KEPT_BY_A_WORKER:
         return leak
     return replace(
@@ -460,30 +461,39 @@ def of_worker(leak: Leak) -> Leak:
 
 
 def apart(leaks: Sequence[Leak], kept: Sequence[Leak], leftovers: Sequence[Leak]) -> tuple[list[Leak], list[Leak]]:
-    """Return what is kept and left over without lines that stand in an earlier list."""
+    """Return the lists of kept and left-over resources without lines of an earlier list."""
     lines = {(leak.site, leak.pid) for leak in leaks if leak.site is not None}
-    others: list[list[Leak]] = []
-    for rows in (kept, leftovers):
-        others.append([leak for leak in rows if (leak.site, leak.pid) not in lines])
-        lines |= {(leak.site, leak.pid) for leak in rows if leak.site is not None}
-    return others[0], others[1]
+    kept_apart = [leak for leak in kept if (leak.site, leak.pid) not in lines]
+    lines |= {(leak.site, leak.pid) for leak in kept if leak.site is not None}
+    leftovers_apart = [leak for leak in leftovers if (leak.site, leak.pid) not in lines]
+    return kept_apart, leftovers_apart
 
 
 def with_freed(
     report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer], undecided: Sequence[Leak] = ()
 ) -> Report:
-    """Return the report with leaks that were freed in the end.
+    """Return the report with leaks that were freed at the end of the run.
 
-    What else it has of their lines as kept or left over is dropped. A line whose rows were left in
-    a cycle is reported as one that grew. `retainers` are what retained the memory that was freed,
-    and `undecided` what may have grown.
+    Their lines are dropped from the kept and left-over resources, and from the leaks in cycles: a
+    line that grew may be in a cycle after it was freed.
+
+    Parameters
+    ----------
+    report : Report
+        The report, made after the memory was freed.
+    freed : sequence of Leak
+        The leaks that were freed.
+    retainers : sequence of Retainer
+        The objects that retained their memory.
+    undecided : sequence of Leak
+        Resources that were freed and may have grown.
     """
     lines = {(leak.site, leak.tensor_kind, leak.op) for leak in freed}
     left_out = [
         leak for leak in report.leaks if leak.kind == "cycle" and (leak.site, leak.tensor_kind, leak.op) in lines
     ]
     others = [leak for leak in report.leaks if leak not in left_out]
-    # What grows besides tensors may be due to the others.
+    # Native growth comes last: the other leaks may explain it.
     leaks = sorted((*others, *freed), key=lambda leak: (leak.kind == "native", -leak.nbytes))
     open_lines = {(leak.site, leak.tensor_kind, leak.op) for leak in undecided}
     kept = [
@@ -507,10 +517,10 @@ def with_freed(
 
 
 def without_growth_of_graphs(report: Report) -> Report:
-    """Return the report without native growth of which graphs that are leaks explain half and more.
+    """Return the report without native growth of which leaking graphs explain half or more.
 
-    Their nodes are no tensors. A library also computes some of what they save without a birth that
-    could be seen, such as what a second ``backward()`` needs.
+    The nodes of graphs are no tensors. They also save memory whose birth nobody can record, such as
+    that for a second ``backward()``.
     """
     in_graphs_nbytes = sum(leak.graph_nbytes for leak in report.leaks)
     leaks = [leak for leak in report.leaks if leak.kind != "native" or leak.nbytes > 2 * in_graphs_nbytes]
@@ -518,7 +528,7 @@ def without_growth_of_graphs(report: Report) -> Report:
 
 
 def of_kinds(report: Report, kinds: tuple[str, ...] | None) -> Report:
-    """Return the report with these kinds of tensor alone."""
+    """Return the report with some kinds of tensor alone; with all where `kinds` is None."""
     if kinds is None:
         return report
     leaks = _leaks_of(report.leaks, kinds)
@@ -557,26 +567,33 @@ def above(report: Report, threshold_nbytes: int) -> Report:
 
 
 _INDENT = " " * 5
-_WORTH_TELLING_NBYTES: Final = 1_000
+_WORTH_SHOWING_NBYTES: Final = 1_000
+"""Kept and left-over resources of fewer bytes are shown with ``--all`` alone."""
 _AFTER_MEMORY_ERROR: Final = 5
-_SAID_AGAIN: Final = 60
+"""So many lines are shown after an error for want of memory."""
+_REPEATED_CHARACTERS: Final = 60
+"""A longer remedy is written once; later leaks refer to it."""
 _ROWS: Final = 10
+"""So many rows of kept, undecided or left-over resources are shown without ``--all``."""
 _CAUSES: Final = 3
-_OF_MEMORY: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
+"""So many causes are shown below the headline, of at least one part in so many of all bytes."""
+_MEMORY_ERROR: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
 _LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*'|\.\.\.)\]$")
+"""An index at the end of a chain, which is left out where it is of one of several resources."""
 
 
 def text_of(report: Report, *, everything: bool = False) -> str:
-    """Return the report as text, worst first, after a headline with the verdict.
+    """Return the report as text: a headline with the verdict, then the leaks, worst first.
 
-    It is ``"no leaks"`` if there are none, and nothing else is to be reported.
+    It is ``"no leaks"`` alone if there is nothing to report.
 
     Parameters
     ----------
     report : Report
-        Made from a snapshot, or read from a file.
+        The report.
     everything : bool, default False
-        Whether all that is held is listed: rows of less than 1 kB, and more than ten rows.
+        Whether all kept and left-over resources are listed: also rows of less than 1 kB, and more
+        than ten rows.
     """
     if report.verdict is None:
         return headline_of(report)
@@ -586,15 +603,15 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     lines += [f"undecided: {line}" for line in undecided_of(report) if in_headline is None or in_headline not in line]
     rows_of_all = (*report.leaks, *report.kept, *report.leftovers)
     has_scopes = any(leak.generation or any(name is not None for name in leak.scopes) for leak in rows_of_all)
-    told: dict[str, int] = {}
+    # For each remedy, the number of the first leak with it.
+    first_with: dict[str, int] = {}
     for number, leak in enumerate(report.leaks, 1):
         lines += ["", *_leak_lines(number, leak, has_scopes=has_scopes)]
         if leak.remedy:
-            # A long one is said once.
-            first = told.setdefault(leak.remedy, number)
-            as_before = first != number and len(leak.remedy) > _SAID_AGAIN
+            first = first_with.setdefault(leak.remedy, number)
+            as_before = first != number and len(leak.remedy) > _REPEATED_CHARACTERS
             lines.append(f"{_INDENT}do: {f'as for {first}' if as_before else leak.remedy}")
-    # A line stands in one list: where a part of what it made is undecided, all of it is.
+    # A line is in one list alone: if some of its resources are undecided, all of them are.
     open_lines = {(leak.site, leak.pid) for leak in report.kept if leak.unjudged is not None}
     undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
@@ -604,10 +621,10 @@ def text_of(report: Report, *, everything: bool = False) -> str:
         ("no leak, alive and held by the program:", "kept by", kept),
         ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
-        worth = [leak for leak in rows if leak.nbytes + leak.graph_nbytes >= _WORTH_TELLING_NBYTES]
+        worth = [leak for leak in rows if leak.nbytes + leak.graph_nbytes >= _WORTH_SHOWING_NBYTES]
         shown_rows = rows if everything else worth[:_ROWS]
         rest_nbytes = sum(leak.nbytes for leak in rows) - sum(leak.nbytes for leak in shown_rows)
-        if shown_rows or rest_nbytes >= _WORTH_TELLING_NBYTES:
+        if shown_rows or rest_nbytes >= _WORTH_SHOWING_NBYTES:
             lines += ["", title]
             lines += [
                 f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}, {_freed(leak)}"
@@ -653,9 +670,9 @@ def headline_of(report: Report) -> str:
     if report.verdict is None:
         return f"{undecided_of(report)[0]}: there is no verdict"
     if report.leaks:
-        # What is alive where nothing should be is no suspect, but what was asked for.
-        is_asked = report.verdict == "leaks" or any(leak.kind == "alive" for leak in report.leaks)
-        noun = "leak" if is_asked else "suspect"
+        # The kind "alive" is a leak only where nothing may be alive: then it is no mere suspect.
+        is_leak = report.verdict == "leaks" or any(leak.kind == "alive" for leak in report.leaks)
+        noun = "leak" if is_leak else "suspect"
         counts: Counter[str] = Counter()
         for leak in report.leaks:
             if leak.tensor is not None:
@@ -671,15 +688,15 @@ def headline_of(report: Report) -> str:
             f"{_counted(len(report.leaks), noun)}{of_tensors}{size}{_freed_of(report.leaks)}{_known_of(report.leaks)}"
         )
     head = "no leaks" if report.verdict == "clean" else "no leak found"
-    freed = sorted((leak for leak in report.kept if leak.freed is not None and leak.unjudged == "growth"), key=_size_of)
-    rows = sorted((leak for leak in report.kept if leak not in freed), key=_size_of)
+    freed = sorted((leak for leak in report.kept if leak.freed is not None and leak.unjudged == "growth"), key=_order)
+    alive = sorted((leak for leak in report.kept if leak not in freed), key=_order)
     parts: list[str] = []
-    for there, those, nbytes in (
+    for state, rows, nbytes in (
         ("held to the end", freed, sum(leak.nbytes for leak in freed)),
-        ("alive in the end", rows, report.kept_nbytes),
+        ("alive in the end", alive, report.kept_nbytes),
     ):
-        if those and nbytes >= _WORTH_TELLING_NBYTES:
-            parts.append(f"{bytes_text(nbytes)} {there}: {_kept_in_few_words(those, nbytes)}")
+        if rows and nbytes >= _WORTH_SHOWING_NBYTES:
+            parts.append(f"{bytes_text(nbytes)} {state}: {_kept_in_few_words(rows, nbytes)}")
     if not parts:
         return head
     can_grow = any(leak.unjudged == "growth" for leak in report.kept)
@@ -687,16 +704,16 @@ def headline_of(report: Report) -> str:
     return f"{head}; {'; '.join(parts)}{advice}"
 
 
-def _size_of(leak: Leak) -> tuple[bool, int]:
-    # What could grow comes first.
+def _order(leak: Leak) -> tuple[bool, int]:
+    # Lines that may grow come first, and then those with the most bytes.
     return leak.unjudged != "growth", -leak.nbytes
 
 
 def _kept_in_few_words(rows: Sequence[Leak], nbytes: int) -> str:
     size = bytes_text(nbytes)
-    # Where the first row is as good as all, its size is said once.
+    # If the first row has nearly all bytes, its size is that of all and is not repeated.
     is_all = bytes_text(rows[0].nbytes) == size
-    rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_TELLING_NBYTES]
+    rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_SHOWING_NBYTES]
     small = len(rows) - 1 - len(rest)
     more = f" and {_counted(small, 'smaller line')}" if small else ""
     return f"{_largest([rows[0], *rest], are_all=is_all)}{more}"
@@ -707,7 +724,7 @@ def _are_freed(leaks: Sequence[Leak]) -> bool:
 
 
 def _freed_of(leaks: Sequence[Leak]) -> str:
-    """Return what of some leaks was freed in the end."""
+    """Return the end of the headline that says how much of some leaks was freed in the end."""
     freed = [leak for leak in leaks if leak.freed is not None]
     if not freed:
         return ""
@@ -716,9 +733,9 @@ def _freed_of(leaks: Sequence[Leak]) -> str:
 
 
 def _causes(report: Report) -> list[Retainer]:
-    """Return what retains most of what leaks, where that says more than the leaks themselves.
+    """Return the objects that retain most of the leaks, where they say more than the leaks.
 
-    It does where several leaks have one cause, or where another line than theirs adds to it.
+    They do where one object retains several leaks, or where a line adds to it that made no leak.
     """
     lines = {(leak.pid, leak.site) for leak in report.leaks}
     places = {(pid, site.file, site.line) for pid, site in lines if site is not None}
@@ -726,22 +743,22 @@ def _causes(report: Report) -> list[Retainer]:
     for row in report.retainers:
         if row.holder == SHARED or not row.sites or (row.pid, row.sites[0]) not in lines:
             continue
-        adds = row.grown_at
-        says_more = adds is not None and (row.pid, adds.file, adds.line) not in places
-        is_of_several = sum((row.pid, site) in lines for site in row.sites) > 1
-        if (says_more or is_of_several) and row.nbytes * _CAUSES >= report.nbytes:
+        grown_at = row.grown_at
+        adds_elsewhere = grown_at is not None and (row.pid, grown_at.file, grown_at.line) not in places
+        has_several_leaks = sum((row.pid, site) in lines for site in row.sites) > 1
+        if (adds_elsewhere or has_several_leaks) and row.nbytes * _CAUSES >= report.nbytes:
             found.append(row)
     return found[:_CAUSES]
 
 
 def _known_of(leaks: Sequence[Leak]) -> str:
-    """Return how many of some leaks are known ones of libraries."""
+    """Return the end of the headline that says how many leaks are known leaks of libraries."""
     libraries = [leak.known.library for leak in leaks if leak.known is not None]
     return f" ({len(libraries)} known of {', '.join(dict.fromkeys(libraries))})" if libraries else ""
 
 
 def _ending_lines(report: Report) -> list[str]:
-    """Return what is said first of a run that an exception ended."""
+    """Return the lines above the headline for a program that an exception or a signal ended."""
     program = report.program
     if program.ended == "interrupt":
         return ["the program was ended by Ctrl-C"]
@@ -750,14 +767,14 @@ def _ending_lines(report: Report) -> list[str]:
     if program.ended != "exception":
         return []
     lines = [f"the program ended by {program.error or 'an exception'}"]
-    if program.error is not None and _OF_MEMORY.match(program.error):
+    if program.error is not None and _MEMORY_ERROR.match(program.error):
         rows = sorted((*report.leaks, *report.kept), key=lambda leak: -leak.nbytes)
         lines += [f"alive then, the largest first: {_largest(rows, _AFTER_MEMORY_ERROR)}"] if rows else []
     return lines
 
 
 def _largest(rows: Sequence[Leak], at_most: int = 3, *, are_all: bool = True) -> str:
-    """Return the first of some rows in few words; one that is all there is without its size."""
+    """Return the first rows in few words, each with its size unless it is the only row of all."""
     is_sized = len(rows) > 1 or not are_all
     shown = [
         f"{bytes_text(leak.nbytes)}: {_in_few_words(leak)}" if is_sized else _in_few_words(leak)
@@ -816,7 +833,7 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
             how = "its tensors become larger and larger" if is_model else "it is resized again and again"
         lines.append(f"{_INDENT}grew to {bytes_text(leak.nbytes)}: {how}{end}")
     elif leak.trend is not None and leak.trend.over == "births":
-        # An expression makes others on the way.
+        # An expression makes others on the way to its result.
         passing = " (temporaries included)" if leak.count < leak.trend.passes else ""
         of_line = f"{leak.count:,} of {leak.trend.passes:,} that this line made{passing}"
         grown = f"grew to {bytes_text(leak.nbytes)}, {of_line}, freed {leak.freed}"
@@ -838,7 +855,7 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     lines += [
         f"{_INDENT}holder {text}" if text.startswith("not found") else f"{_INDENT}held by {text}"
         for text in leak.holders
-        # The nodes of a graph that was named say nothing more.
+        # A chain through the nodes of a graph that is named already says nothing more.
         if not any(text.startswith(f"{carrier.removesuffix('.grad_fn')}.grad_fn.") for carrier in leak.carriers)
     ]
     if leak.known is not None:
@@ -869,7 +886,7 @@ def size_of(leak: Leak) -> str:
 
 
 def _sentence(leak: Leak) -> str:
-    """Return what happens, without what to do."""
+    """Return the explanation of a leak without its remedy."""
     return leak.explanation.partition(f": {leak.remedy}.")[0] if leak.remedy else leak.explanation
 
 
@@ -878,6 +895,7 @@ def _rate(per_pass: float) -> str:
 
 
 def _what(leak: Leak) -> str:
+    """Return the number of resources of a leak, and kind, dtype and shape of the oldest."""
     described = dict.fromkeys(str(record) for record in leak.records)
     more = f" and {_counted(len(described) - 1, 'other shape')}" if len(described) > 1 else ""
     return f"{leak.count:,} × {leak.tensor}{more}"

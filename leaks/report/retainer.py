@@ -1,4 +1,4 @@
-"""What retains memory: one row for each cause, and its text."""
+"""Objects that retain memory, and their text: one row for each cause."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = [
 
 
 def noun_of(kind: str | None) -> str:
-    """Return what a resource of a kind is called: frameworks name the classes of models Module."""
+    """Return "model" or "tensor" for a kind: the names of kinds of models end with "Module"."""
     return "model" if kind is not None and kind.endswith("Module") else "tensor"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Retainer:
-    """An object that retains memory: what would be freed if it went away.
+    """An object that retains memory, which would be freed if the object went away.
 
     Attributes
     ----------
@@ -38,21 +38,22 @@ class Retainer:
     count : int
         The number of resources whose memory it retains.
     nbytes : int
-        The bytes that it alone retains, each storage once, without those in a row of their own.
+        The bytes that it alone retains, each storage once, without what another row retains.
     sites : tuple of Site
-        The lines that made them, the most bytes first.
+        The lines that made these resources, the most bytes first.
     count_per_pass, nbytes_per_pass : float
-        By how much its part of the lines that grow grows in a pass; 0 where nothing does.
+        The growth of these lines in a pass, as far as its resources are concerned; 0 where no line
+        grows.
     grown_at : Site or None
-        The line that adds to it, where exactly one line of the source does.
+        The line of the source that adds to it, if there is exactly one.
     kinds : tuple of str
         The kinds of the resources.
     pid : int
         The id of the process.
     freed : str or None
-        What freed it before the end of the run, in which it grew; None where it is there.
+        What freed it at the end of the run, after it had grown; None where it is still there.
     known : KnownLeak or None
-        The known leak of a library that all of it is; None where it is not.
+        The known leak of a library that holds all of its memory, or None.
     """
 
     holder: str
@@ -95,6 +96,7 @@ SHARED: Final = "several holders together"
 """The holder of memory that no object retains alone."""
 
 _ROWS: Final = 10
+"""So many rows are shown."""
 
 
 def text_by_holder(retainers: tuple[Retainer, ...]) -> str:

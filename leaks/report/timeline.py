@@ -1,4 +1,4 @@
-"""A run over time: memory, passes, scopes."""
+"""The timeline of a run: its memory, passes and scopes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 AT_MOST: Final = 2_000
-"""Of samples, passes and scopes each."""
+"""So many samples, passes and scopes a timeline has at most, each."""
 
 
 @final
@@ -32,7 +32,7 @@ class Sample:
     live_nbytes : mapping of str to int
         The live bytes of tracked storages on each device.
     cached_nbytes : int
-        The bytes that the allocators of NumPy's and PyTorch's memory keep for reuse.
+        The bytes that allocators of NumPy, PyTorch and the C library keep for reuse.
     pid : int or None
         The process; None if the report is of one only.
     anonymous_nbytes : int or None
@@ -58,7 +58,7 @@ class Pass:
     t_s : float
         Seconds since the start of the run.
     index : int
-        Its number among the passes of that name, from 1.
+        The number of the pass among the passes of its name, from 1.
     name : str
         The name of the scope that was closed, or what was given to ``mark()``.
     pid : int or None
@@ -103,7 +103,7 @@ class Band:
 @final
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A run over time; at most 2,000 items of each sort, thinned evenly."""
+    """A run over time. Of more than 2,000 samples, passes or scopes, some are left out evenly."""
 
     samples: tuple[Sample, ...] = ()
     passes: tuple[Pass, ...] = ()

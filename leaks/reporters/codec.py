@@ -1,4 +1,7 @@
-"""Convert frozen dataclasses to JSON and back, and make their JSON schema, by annotations."""
+"""Convert frozen dataclasses to JSON and back, and make their JSON schema, from annotations.
+
+The descriptions in the schema are those of the attributes in the docstrings of the dataclasses.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,21 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: Any, value: Any, where: str = "") -> Any:
-    """Return the value that `encoded` wrote. Keys that its type does not have are ignored.
+    """Return the object that `encoded` turned into a value. Unknown keys are ignored.
+
+    Parameters
+    ----------
+    cls : type
+        The annotation of the object, such as a dataclass or ``tuple[int, ...]``.
+    value : object
+        The value, as ``json.loads`` returns it.
+    where : str, default ""
+        The path to the value, for the message of an error.
 
     Raises
     ------
     ValueError
-        It is none; the message says what stands where.
+        The value is not of that type. The message says what was found where.
     """
     origin = get_origin(cls)
     if origin in (Union, types.UnionType):
@@ -53,7 +65,7 @@ def decoded(cls: Any, value: Any, where: str = "") -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if type(value) is not dict:
             raise _wrong(where, value, "an object")
-        item = get_args(cls)[1]
+        _, item = get_args(cls)
         return {key: decoded(item, part, f"{where}.{key}") for key, part in cast("dict[str, Any]", value).items()}
     if is_dataclass(cls):
         return _decoded_object(cls, value, where)
@@ -65,7 +77,7 @@ def decoded(cls: Any, value: Any, where: str = "") -> Any:
 
 
 def schema_of(cls: Any) -> dict[str, Any]:
-    """Return the JSON schema of an encoded dataclass, with a definition for each one in it.
+    """Return the JSON schema of an encoded dataclass, with a definition for each dataclass in it.
 
     Source: https://json-schema.org/draft/2020-12
     """
@@ -103,6 +115,7 @@ def _decoded_object(cls: Any, value: Any, where: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _fields_of(cls: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Return the name and annotation of each field, and whether it has a default."""
     hints = get_type_hints(cls)
     return tuple(
         (field.name, hints[field.name], field.default is not MISSING or field.default_factory is not MISSING)

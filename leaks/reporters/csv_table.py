@@ -53,11 +53,11 @@ COLUMNS: Final = (
 
 
 def csv_of(report: Report) -> str:
-    """Return the leaks as CSV (RFC 4180), with a row of names first.
+    """Return the leaks as CSV (RFC 4180), with the names of columns in the first row.
 
     The column ``list`` says whether a row is one of the ``leaks``, ``kept``, ``leftovers`` or
-    ``suppressed``; where there are several holders, scopes and so on, each is a line of its cell.
-    What is unknown is an empty cell.
+    ``suppressed``. Several holders, scopes and so on are lines of one cell. An unknown value is an
+    empty cell.
     """
     text = io.StringIO()
     writer = csv.writer(text)

@@ -24,7 +24,7 @@ _SHOWN: Final = ("new", "gone", "grown", "shrunk")
 
 
 def difference_text_of(difference: Difference) -> str:
-    """Return a line of totals, then what is new, gone, grown and shrunk, the most bytes first."""
+    """Return a line of totals, then the new, gone, grown and shrunk leaks, most bytes first."""
     changed = {name: getattr(difference, name) for name in _SHOWN}
     totals = ", ".join(f"{len(changes):,} {name}" for name, changes in changed.items())
     pinned = _arrow(bytes_text(difference.old_nbytes), bytes_text(difference.new_nbytes))
@@ -42,7 +42,7 @@ def difference_text_of(difference: Difference) -> str:
 
 
 def difference_json_of(difference: Difference) -> str:
-    """Return the difference as JSON: an array of changes for each word, with their leaks."""
+    """Return the difference as JSON, with an array of changes for each sort of change."""
     return json.dumps({"format": FORMAT, "version": VERSION, **encoded(difference)}, indent=1)
 
 
@@ -64,4 +64,5 @@ def _change_lines(name: str, change: Change) -> list[str]:
 
 
 def _arrow(old: str, new: str) -> str:
+    """Return both texts with an arrow between, or one text if they are equal."""
     return old if old == new else f"{old} → {new}"

@@ -16,16 +16,16 @@ __all__ = [
 
 
 def github_of(report: Report) -> str:
-    """Return one annotation for each leak, worst first, and nothing where there is none."""
+    """Return one annotation for each leak, worst first; ``""`` without leaks."""
     return "\n".join(_annotation(leak) for leak in report.leaks)
 
 
 def _annotation(leak: Leak) -> str:
-    place = "" if leak.site is None else f" file={_property(shown(leak.site.file))},line={leak.site.line},"
+    location = "" if leak.site is None else f" file={_property(shown(leak.site.file))},line={leak.site.line},"
     title = _property(f"{leak.kind} ({leak.sure})")
     what = "" if leak.tensor is None else f"{leak.count:,} × {leak.tensor}, {size_of(leak)}, "
     held = f"held by {leak.holder}. " if leak.holders else ""
-    return f"::error{place or ' '}title={title}::{_escaped(f'{what}{held}{leak.explanation}')}"
+    return f"::error{location or ' '}title={title}::{_escaped(f'{what}{held}{leak.explanation}')}"
 
 
 def _escaped(text: str) -> str:

@@ -35,6 +35,7 @@ __all__ = [
 # A report packed for a web page: every text once, every site once, rows instead of objects.
 
 
+# The order of the items in the arrays of `packed`: the script of the page reads it from "fields".
 LEAK_FIELDS: Final = (
     "kind",
     "sure",
@@ -73,13 +74,14 @@ RETAINER_FIELDS: Final = ("holder", "text", "count", "nbytes", "sites")
 def packed(report: Report) -> dict[str, Any]:
     """Return the report as data for the script of the page.
 
-    Texts are numbers into ``"strings"``, sites numbers into ``"places"``, whose items are file,
-    line and function; leaks, records and live sites are arrays in the order of ``"fields"``.
+    A text is an index into ``"strings"``. A site is an index into ``"places"``, whose items are
+    file, line and function. Leaks, records, live sites and retainers are arrays in the order of
+    ``"fields"``.
 
     Parameters
     ----------
     report : Report
-        Made from a snapshot, or read from a file.
+        The report.
     """
     packing = _Packing()
     content = {
@@ -107,7 +109,15 @@ def packed(report: Report) -> dict[str, Any]:
 
 @final
 class _Packing:
-    """The texts and sites of a page, each with its number."""
+    """Packs the parts of a report, and collects the texts and sites of the page.
+
+    Attributes
+    ----------
+    strings : dict
+        The texts, each with its index.
+    places : list of (int, int, int)
+        The sites: the index of the file, the line, and the index of the function.
+    """
 
     def __init__(self) -> None:
         self.strings: dict[str, int] = {}
@@ -199,12 +209,16 @@ def _trend(trend: Trend | None) -> object:
 # The report as one self-contained HTML file: data, script, style and charts are in it.
 
 
-_PARTS: Final = ("data", "format", "charts", "timeline", "peak", "treemap", "detail", "table", "page")
+_SCRIPT_PARTS: Final = ("data", "format", "charts", "timeline", "peak", "treemap", "detail", "table", "page")
+"""The files of the script, in the order in which they need one another."""
 _LICENCES: Final = ("echarts.LICENSE", "echarts.NOTICE", "d3.LICENSE", "zrender.LICENSE", "tslib.LICENSE")
 _LIBRARY_VERSION: Final = "6.1.0"
+"""The version of ECharts, which draws the charts."""
 
 _GENERATOR: Final = '<meta name="generator" content="disposescope leak-report">'
-_HEAD: Final = 2_000
+"""The element by which a page is recognised."""
+_HEAD_CHARACTERS: Final = 2_000
+"""The element is looked for in so many characters at the beginning of a file."""
 
 _SCRIPT: Final = """
 (() => {{
@@ -225,15 +239,15 @@ def html_of(report: Report, title: str | None = None) -> str:
     """Return the report as an HTML page of about 750 kB, most of it the chart library.
 
     The page loads nothing and sends nothing: its content security policy forbids both, and allows
-    only the scripts in it, by their hashes. What the report says (paths, source, texts of
-    exceptions) goes into it as data, and from there into text nodes.
+    only the scripts in it, by their hashes. The texts of the report (paths, source, messages of
+    exceptions) are in it as data, and the script puts them into text nodes.
 
     Parameters
     ----------
     report : Report
-        Made from a snapshot, or read from a file.
+        The report.
     title : str, optional
-        The heading. The program's command line where left out.
+        The heading; by default the command line of the program.
     """
     scripts = _scripts()
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
@@ -247,7 +261,7 @@ def html_of(report: Report, title: str | None = None) -> str:
         "licences": _licences(),
         **scripts,
     }
-    # One pass, so that text that was filled in is not searched again.
+    # In one pass, so that placeholders in the filled in text are not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _read("page.html"))
 
 
@@ -255,7 +269,7 @@ def is_page(file: Path) -> bool:
     """Return whether a file looks like a page that `html_of` made, by its first characters."""
     try:
         with file.open(encoding="utf-8") as stream:
-            return _GENERATOR in stream.read(_HEAD)
+            return _GENERATOR in stream.read(_HEAD_CHARACTERS)
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -269,7 +283,7 @@ def title_of(report: Report) -> str:
 
 @lru_cache(maxsize=1)
 def _scripts() -> dict[str, str]:
-    parts = "\n".join(_read(f"{part}.js") for part in _PARTS)
+    parts = "\n".join(_read(f"{part}.js") for part in _SCRIPT_PARTS)
     scripts = {
         "theme": _read("theme.js"),
         "library": _read("vendor/echarts.min.js"),
@@ -294,15 +308,15 @@ def _read(name: str) -> str:
 
 
 def _data(content: object) -> str:
-    """Return JSON that may stand in a script element.
+    """Return JSON that can be put into a script element.
 
-    It is ASCII without ``<``, which begins ``</script>`` and ``<!--``.
+    It is ASCII without ``<``, with which ``</script>`` and ``<!--`` begin.
     """
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _escaped(text: str) -> str:
-    # Bytes of a name that could not be decoded are shown escaped.
+    # The name of a file may have bytes that are no text, which UTF-8 cannot encode: replace them.
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 

@@ -92,7 +92,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-# Read report files for the verbs, with one clear line for a file that is no report.
+# Read the report files that are given to the verbs of the command line.
 
 
 def read_report(name: str) -> Report:

@@ -17,10 +17,12 @@ __all__ = [
 ]
 
 _BLOCKS_AT_MOST: Final = 1000
-"""Of one line; where more tensors are live there, a block stands for several."""
+"""A line has so many blocks at most. Where it has more live tensors, a block is several of them."""
 
 _ALIGNMENT: Final = 512
+"""The addresses of segments are multiples of so many bytes, as those of PyTorch's allocator."""
 _FIRST_ADDRESS: Final = 1 << 32
+"""The invented address of the first segment."""
 
 
 def memory_viz_of(report: Report) -> bytes:
@@ -28,21 +30,22 @@ def memory_viz_of(report: Report) -> bytes:
 
     ``python -m torch.cuda._memory_viz`` and https://pytorch.org/memory_viz read it.
 
-    Each line is a segment, each tensor that is live there a block of it, of the mean of their
-    sizes. What leaked is allocated in the trace, in the order of birth, as far as ages are known;
-    the rest was there before. Devices keep their numbers where they are ``cuda:0``, ``cuda:1`` and
-    so on; others follow. Nothing but dictionaries, lists, texts and numbers is in the pickle.
+    Each line is a segment. Each live tensor of the line is a block of it, with the mean of their
+    sizes. The trace has the allocations of leaked tensors in the order of birth, as far as their
+    ages are known; the others were allocated before the trace. Devices ``cuda:0``, ``cuda:1`` and
+    so on keep their numbers; other devices follow. The pickle has only dictionaries, lists, texts
+    and numbers.
     """
-    owners = [*_owners(report)]
-    numbers = _device_numbers(owner.device for owner in owners)
+    lines = [*_lines_of(report)]
+    numbers = _device_numbers(line.device for line in lines)
     segments: list[dict[str, Any]] = []
     events: list[list[dict[str, Any]]] = [[] for _ in range(max(numbers.values(), default=0) + 1)]
     address = _FIRST_ADDRESS
-    for owner in owners:
-        device = numbers[owner.device]
-        segment = _segment(owner, device, address)
+    for line in lines:
+        device = numbers[line.device]
+        segment = _segment(line, device, address)
         segments.append(segment)
-        events[device] += _allocations(owner, segment)
+        events[device] += _allocations(line, segment)
         address += -(-segment["total_size"] // _ALIGNMENT) * _ALIGNMENT
     for trace in events:
         trace.sort(key=lambda event: event["time_us"])
@@ -58,8 +61,8 @@ def memory_viz_of(report: Report) -> bytes:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Owner:
-    """The live bytes of one line, and the births of the leaked ones."""
+class _LineMemory:
+    """The live memory of one line, and the times of birth of its leaked tensors."""
 
     device: str
     frames: tuple[Site, ...]
@@ -76,21 +79,22 @@ class _Owner:
 
 
 _Key = tuple[Site | None, str | None, str]
+"""Line, kind and device."""
 
 
-def _owners(report: Report) -> Iterator[_Owner]:
+def _lines_of(report: Report) -> Iterator[_LineMemory]:
     leaks: dict[_Key, list[Leak]] = {}
     for leak in report.leaks:
         if leak.nbytes > 0 and leak.tensor is not None:
             leaks.setdefault((leak.site, leak.tensor_kind, leak.device or ""), []).append(leak)
     end_s = report.program.duration_s
     for row in report.sites:
-        those = leaks.pop((row.site, row.kind, row.device), [])
+        births_us = _births_us(leaks.pop((row.site, row.kind, row.device), []), end_s)
         if row.nbytes > 0 and row.count > 0:
-            yield _Owner(row.device, _stack(row.site, row.frames), row.count, row.nbytes, _births_us(those, end_s))
-    for (site, _, device), those in leaks.items():
-        count, nbytes = sum(leak.count for leak in those), sum(leak.nbytes for leak in those)
-        yield _Owner(device, _stack(site, those[0].frames), max(1, count), nbytes, _births_us(those, end_s))
+            yield _LineMemory(row.device, _stack(row.site, row.frames), row.count, row.nbytes, births_us)
+    for (site, _, device), rows in leaks.items():
+        count, nbytes = sum(leak.count for leak in rows), sum(leak.nbytes for leak in rows)
+        yield _LineMemory(device, _stack(site, rows[0].frames), max(1, count), nbytes, _births_us(rows, end_s))
 
 
 def _stack(site: Site | None, frames: tuple[Site, ...]) -> tuple[Site, ...]:
@@ -98,7 +102,10 @@ def _stack(site: Site | None, frames: tuple[Site, ...]) -> tuple[Site, ...]:
 
 
 def _births_us(leaks: Iterable[Leak], end_s: float) -> tuple[int, ...]:
-    """Return when the tensors of some leaks were born, spread evenly over their births."""
+    """Return times of birth of the tensors of some leaks, in microseconds.
+
+    A leak has only the first and the last time: the others are spread evenly between them.
+    """
     found: list[int] = []
     for leak in leaks:
         if leak.oldest_age_s is None:
@@ -124,21 +131,27 @@ def _device_numbers(devices: Iterable[str]) -> Mapping[str, int]:
     return numbers | {device: first + i for i, device in enumerate(others)}
 
 
-def _segment(owner: _Owner, device: int, address: int) -> dict[str, Any]:
-    frames = _frames(owner)
+def _segment(line: _LineMemory, device: int, address: int) -> dict[str, Any]:
+    frames = _frames(line)
     blocks: list[dict[str, Any]] = []
-    at = address
-    for size in owner.blocks:
-        state = {"size": size, "requested_size": size, "address": at, "state": "active_allocated", "frames": frames}
-        blocks.append(state)
-        at += size
+    block_address = address
+    for size in line.blocks:
+        block = {
+            "size": size,
+            "requested_size": size,
+            "address": block_address,
+            "state": "active_allocated",
+            "frames": frames,
+        }
+        blocks.append(block)
+        block_address += size
     return {
         "device": device,
         "address": address,
-        "total_size": owner.nbytes,
-        "allocated_size": owner.nbytes,
-        "active_size": owner.nbytes,
-        "requested_size": owner.nbytes,
+        "total_size": line.nbytes,
+        "allocated_size": line.nbytes,
+        "active_size": line.nbytes,
+        "requested_size": line.nbytes,
         "stream": 0,
         "segment_type": "large",
         "segment_pool_id": (0, 0),
@@ -148,10 +161,10 @@ def _segment(owner: _Owner, device: int, address: int) -> dict[str, Any]:
     }
 
 
-def _allocations(owner: _Owner, segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the allocations of the leaked blocks, which are the last ones."""
+def _allocations(line: _LineMemory, segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield an allocation for each time of birth. The last blocks are taken for the leaked ones."""
     blocks: list[dict[str, Any]] = segment["blocks"]
-    births = owner.births_us[: len(blocks)]
+    births = line.births_us[: len(blocks)]
     for birth, block in zip(births, blocks[len(blocks) - len(births) :], strict=True):
         yield {
             "action": "alloc",
@@ -163,8 +176,9 @@ def _allocations(owner: _Owner, segment: Mapping[str, Any]) -> Iterator[dict[str
         }
 
 
-def _frames(owner: _Owner) -> list[dict[str, Any]]:
-    # To the viewer, an empty stack is a block from before its recording began.
-    frames = owner.frames or (Site("unknown site", 0, "unknown"),)
-    # Use one object for equal texts. A pickle would store them twice, and differ for equal reports.
+def _frames(line: _LineMemory) -> list[dict[str, Any]]:
+    # The viewer takes a block with an empty stack for one that is older than the recording.
+    frames = line.frames or (Site("unknown site", 0, "unknown"),)
+    # Intern equal texts: as two objects they would be twice in the pickle, which would then differ
+    # for equal reports.
     return [{"filename": intern(site.file), "line": site.line, "name": intern(site.function)} for site in frames]

@@ -16,30 +16,33 @@ __all__ = [
 ]
 
 Event = dict[str, object]
+"""An event of the format. Times are in microseconds."""
 
 _LEAKS_AT_MOST: Final = 200
+"""So many leaks are shown, the worst ones."""
 
 
 def perfetto_of(report: Report) -> str:
     """Return memory, scopes and passes over time in the trace event format, as JSON.
 
-    Memory is shown as counters, scopes are slices of their threads, passes instants, and each of
-    the worst leaks an asynchronous slice from its first birth to the end. Where scopes of one
-    thread overlap without lying within one another, as those of asyncio tasks do, the later one is
-    on a further track of the thread: a track nests. The format:
+    Memory is shown as counters, scopes as slices of their threads, passes as instants, and each of
+    the worst leaks as an asynchronous slice from its first birth to the end. The slices of a track
+    must nest. If scopes of one thread overlap without nesting, as those of asyncio tasks do, the
+    later one is on a further track of the thread. The format:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     """
-    pid = report.program.pid
+    main_pid = report.program.pid
     end_us = _end_us(report)
     events: list[Event] = []
-    lines = _by_process(report)
-    for each, line in lines.items():
-        growing = report.leaks if len(lines) == 1 else [leak for leak in report.leaks if leak.pid == each]
-        events += [{**event, "pid": each} for event in (*_counters(line), *_growth(growing, line), *_passes(line))]
-        if each == pid:
-            events += [{**event, "pid": pid} for event in _leaks(report, end_us)]
-        events += [{**event, "pid": each} for event in _scopes(line.bands, end_us)]
-    # A process may have begun before the first.
+    timelines = _by_process(report)
+    for pid, timeline in timelines.items():
+        leaks = report.leaks if len(timelines) == 1 else [leak for leak in report.leaks if leak.pid == pid]
+        of_timeline = (*_counters(timeline), *_growth(leaks, timeline), *_passes(timeline))
+        events += [{**event, "pid": pid} for event in of_timeline]
+        if pid == main_pid:
+            events += [{**event, "pid": main_pid} for event in _leaks(report, end_us)]
+        events += [{**event, "pid": pid} for event in _scopes(timeline.bands, end_us)]
+    # A process may have begun before the main one, and times must not be negative.
     earliest = min((ts for event in events if isinstance(ts := event.get("ts"), int)), default=0)
     if earliest < 0:
         for event in events:
@@ -72,6 +75,7 @@ def _us(seconds: float) -> int:
 
 
 def _end_us(report: Report) -> int:
+    """Return the last time in a report."""
     timeline = report.timeline
     moments = [report.program.duration_s, *(sample.t_s for sample in timeline.samples)]
     moments += [band.from_s if band.to_s is None else band.to_s for band in timeline.bands]
@@ -104,21 +108,25 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def _growth(leaks: Iterable[Leak], timeline: Timeline) -> Iterator[Event]:
-    """Yield the live bytes of each line that grows, if its loop is known."""
+    """Yield the live bytes of each line that grows, at the ends of the passes of its loop.
+
+    A trend does not name the loop: it is the only one that has as many passes.
+    """
     passes = timeline.passes
-    last = Counter[str]()
+    last_index = Counter[str]()
     for row in passes:
-        last[row.name] = max(last[row.name], row.index)
+        last_index[row.name] = max(last_index[row.name], row.index)
     for leak in leaks:
         if leak.trend is None or not leak.trend.series:
             continue
-        names = [name for name, index in last.items() if index == leak.trend.series[-1][0]]
+        last_pass, _, _ = leak.trend.series[-1]
+        names = [name for name, index in last_index.items() if index == last_pass]
         if len(names) != 1:
             continue
-        moments = {row.index: _us(row.t_s) for row in passes if row.name == names[0]}
+        times_us = {row.index: _us(row.t_s) for row in passes if row.name == names[0]}
         for index, _, nbytes in leak.trend.series:
-            if index in moments:
-                yield {"ph": "C", "name": f"growth: {_title(leak)}", "ts": moments[index], "args": {"bytes": nbytes}}
+            if index in times_us:
+                yield {"ph": "C", "name": f"growth: {_title(leak)}", "ts": times_us[index], "args": {"bytes": nbytes}}
 
 
 def _passes(timeline: Timeline) -> Iterator[Event]:
@@ -149,7 +157,9 @@ def _title(leak: Leak) -> str:
 
 
 def _scopes(bands: Iterable[Band], end_us: int) -> Iterator[Event]:
+    # For each thread, its tracks: see `_track_for`.
     tracks: dict[str, list[list[int]]] = {}
+    # The thread id of the format for each track of a thread.
     numbers: dict[tuple[str, int], int] = {}
     slices = [(_us(band.from_s), end_us if band.to_s is None else _us(band.to_s), band) for band in bands]
     for start, stop, band in sorted(slices, key=lambda row: (row[0], -row[1], row[2].depth)):
@@ -165,9 +175,9 @@ def _scopes(bands: Iterable[Band], end_us: int) -> Iterator[Event]:
 
 
 def _track_for(start: int, stop: int, tracks: list[list[int]]) -> int:
-    """Return the first track that has room for a slice inside its open slices.
+    """Return the number of the first track in which a slice nests, and add the slice to it.
 
-    A track is the list of the ends of its open slices.
+    A track is the list of the ends of its open slices. A new one is added if there is none.
     """
     for number, ends in enumerate(tracks):
         while ends and ends[-1] <= start:

@@ -17,7 +17,7 @@ _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
 def speedscope_of(report: Report, name: str) -> str:
-    """Return three profiles in bytes for speedscope, a sample for each line with its callers.
+    """Return three profiles for speedscope: live, leaked and peak bytes by line and its callers.
 
     The format is that of https://www.speedscope.app/file-format-schema.json. A stack has as many
     callers as the detector kept (``--frames``).
@@ -25,9 +25,9 @@ def speedscope_of(report: Report, name: str) -> str:
     Parameters
     ----------
     report : Report
-        Made from a snapshot, or read from a file.
+        The report.
     name : str
-        What the viewer shows as the title.
+        The title in the viewer.
     """
     numbers: dict[Site | None, int] = {}
     profiles = [
@@ -54,7 +54,7 @@ def _profile(
     weights: list[int] = []
     for site, frames, nbytes in rows:
         if nbytes > 0:
-            # A report has the innermost frame first, a sample the outermost.
+            # A report has the innermost frame first, speedscope the outermost.
             stack = (site,) if site is None or not frames else tuple(reversed(frames))
             samples.append([numbers.setdefault(frame, len(numbers)) for frame in stack])
             weights.append(nbytes)

@@ -1,6 +1,6 @@
 """Print a report as text, as a table or as a tree.
 
-On a terminal, and for the last two, ``rich`` draws it.
+``rich`` prints text on a terminal, if it is installed. Tables and trees need it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _PLAIN_WIDTH = 200
-"""Columns where there is no terminal: what reads the lines cuts them itself."""
+"""The width of tables and trees in columns where there is no terminal."""
 
 
 def can_draw() -> bool:
@@ -35,6 +35,7 @@ def can_draw() -> bool:
 
 
 _STYLES = {"do: ": "green", "held by ": "cyan", "kept by ": "cyan", "undecided": "yellow"}
+"""The styles of lines, by how they begin."""
 
 
 def print_report(report: Report, stream: TextIO, *, prefix: str = "", everything: bool = False) -> None:
@@ -45,9 +46,9 @@ def print_report(report: Report, stream: TextIO, *, prefix: str = "", everything
     report : Report
         The report.
     stream : text stream
-        Where it goes.
+        The stream to print to.
     prefix : str, default ""
-        What stands before its first line.
+        A text before the first line.
     everything : bool, default False
         See `text_of`.
     """
@@ -62,7 +63,7 @@ def print_report(report: Report, stream: TextIO, *, prefix: str = "", everything
         style = next((style for start, style in _STYLES.items() if words.startswith(start)), "")
         if not line.startswith(" ") or words[:1].isdecimal():
             style = style or "bold"
-        # What does not fit goes on below the beginning of its line.
+        # The padding keeps the indent of a line where it is wrapped.
         console.print(padding(_text(words, style), (0, 0, 0, len(line) - len(words))))
 
 
@@ -93,7 +94,7 @@ def print_table(report: Report, stream: TextIO) -> None:
 
 
 def print_tree(report: Report, stream: TextIO) -> None:
-    """Print what is live by file, function and line, the most bytes first, with the leaks."""
+    """Print live resources by file, function and line, the most bytes first, with the leaks."""
     tree: Any = import_module("rich.tree").Tree(_text(headline_of(report)))
     files: dict[str, dict[str, list[LiveSite]]] = {}
     for row in report.sites:
@@ -112,8 +113,9 @@ def print_tree(report: Report, stream: TextIO) -> None:
                 leaf = twig.add(_text(f"{bytes_text(row.nbytes)}  {line}{row.count:,} × {row.kind}"))
                 for leak in leaks.pop(row.site, []):
                     leaf.add(_text(f"{leak.kind} ({leak.sure}): {leak.count:,}, held by {leak.holder}"))
-    for rest in leaks.values():
-        for leak in rest:
+    # Leaks of lines that have no live resources.
+    for rows_without_site in leaks.values():
+        for leak in rows_without_site:
             tree.add(_text(f"{leak.kind} ({leak.sure}): {leak.count:,} at {leak.site}, held by {leak.holder}"))
     _console(stream).print(tree)
 

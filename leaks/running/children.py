@@ -1,17 +1,17 @@
 """Processes that a watched program starts with `subprocess` or `os` join its session.
 
-The report names those that did not.
+The report names processes that did not join.
 
 What others do: coverage installs a ``.pth`` file, which every interpreter of the installation runs
-at every start; ddtrace and New Relic put a folder with a ``sitecustomize.py`` first on
-``PYTHONPATH``. This is the second, for processes of a watched program alone: `subprocess.Popen`
-gets an environment with the folder and with the session. It does not matter what the command looks
-like then: a shell script or ``torchrun`` that starts Python hands the environment on.
+at every start. ddtrace and New Relic put a folder with a ``sitecustomize.py`` first on
+``PYTHONPATH``. The second way is taken here, for processes of a watched program alone:
+`subprocess.Popen` gets an environment that names the folder and the session. The command itself
+does not matter: a shell script, or ``torchrun``, that starts Python hands the environment on.
 
-A process signs in when Python starts, and joins when it imports NumPy, PyTorch or JAX. What looks
-like Python and did not sign in (``python -I``, an environment that was emptied) and what signed in,
-imported NumPy and left no report (another interpreter, a process that was killed at once) is
-unwatched: the report says so and its verdict is undecided.
+A process signs in when Python starts, and joins when it imports NumPy, PyTorch or JAX. Two sorts of
+processes are unwatched, so that the verdict of the report is undecided: those that look like Python
+and did not sign in (``python -I``, an emptied environment); and those that signed in, imported
+NumPy and left no report (another interpreter, a process that was killed at once).
 """
 
 from __future__ import annotations
@@ -51,10 +51,14 @@ JOIN: Final = "session:"
 """How the variable's value begins in a process that joins a session; token and folder follow."""
 
 _FOLDER: Final = os.path.abspath(Path(__file__).with_name("child_process"))
+"""The folder that is put first on ``PYTHONPATH``."""
 _SETTINGS: Final = "settings"
+"""The name of the file with the settings, in the folder of the session."""
 _PYTHON: Final = re.compile(r"(?:.*[/\\])?(?:python|pypy)[\d.]*w?t?(?:\.exe)?", re.IGNORECASE)
+"""The first word of a command that runs Python."""
 _ENDS_AT_ONCE: Final = {"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all"}
-_NAMES_ONLY: Final = {
+"""Options with which Python runs no program."""
+_COMMANDS_THAT_RUN_NOTHING: Final = {
     "which",
     "whereis",
     "type",
@@ -68,7 +72,7 @@ _NAMES_ONLY: Final = {
     "killall",
 }
 _OF_LIBRARIES: Final = ("_inductor/compile_worker", "_inductor.compile_worker")
-"""Commands of processes that libraries keep for themselves: they run no code of the program."""
+"""Commands by which libraries start processes that run no code of the program."""
 
 _CHILDREN: Final = Patch(
     library="python",
@@ -93,7 +97,7 @@ class ChildProcesses:
     folder : Path
         The folder of the session.
     settings : Settings
-        What is asked of the detectors of these processes.
+        The settings of the detectors of these processes.
     """
 
     __slots__ = ("_commands", "_folder", "_numbers", "_settings")
@@ -102,6 +106,7 @@ class ChildProcesses:
         self._folder = folder
         self._settings = settings
         self._numbers = itertools.count(1)
+        # The commands that run Python, by token: their processes have to sign in.
         self._commands: dict[str, str] = {}
 
     def _write_settings(self) -> None:
@@ -111,16 +116,16 @@ class ChildProcesses:
             write_whole(file, json.dumps(asdict(self._settings)).encode())
 
     def expect(self, command: str | Sequence[str], *, shell: bool, environment: Mapping[str, str]) -> str | None:
-        """Return the name of a process that is about to be started; None where it is none of ours.
+        """Return a token for a process that is about to be started; None if it shall not join.
 
         Parameters
         ----------
         command : str or sequence of str
-            What is run.
+            The command.
         shell : bool
             Whether a shell runs it.
         environment : mapping
-            The environment that it has.
+            The environment of the process.
         """
         text = command if isinstance(command, str) else shlex.join(command)
         if any(part in text for part in _OF_LIBRARIES):
@@ -137,19 +142,19 @@ class ChildProcesses:
             (self._folder / f"{_REPLACED}{token}").unlink(missing_ok=True)
 
     def becomes(self, token: str) -> None:
-        """Take note that this process is about to be replaced by one that was expected."""
+        """Record in a file that this process is about to become the process with a token."""
         if token in self._commands:
             (self._folder / f"{_REPLACED}{token}").write_text(self._commands[token], encoding="utf-8")
 
     def variables(self, token: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return what a process needs in its environment to join.
+        """Return the environment variables that a process needs to join.
 
         Parameters
         ----------
         token : str
-            The name of the process.
+            The token of the process.
         environment : mapping
-            The environment that it has without.
+            The environment that the process would have otherwise.
         """
         self._write_settings()
         path = environment.get("PYTHONPATH", "")
@@ -163,17 +168,18 @@ class ChildProcesses:
             self._commands[f"{os.getpid()}.{next(self._numbers)}"] = command
 
     def replaced_by(self, command: str) -> None:
-        """Take note that this process is about to become a program which cannot join."""
+        """Record that this process is about to become a program which cannot join."""
         self._commands[f"{os.getpid()}.{next(self._numbers)}"] = command
 
     def unwatched(self) -> list[str]:
-        """Return what did not sign in, a sentence each."""
+        """Return the processes that did not sign in, a sentence each."""
         signed_in = _signed_in(self._folder)
         unsigned = dict.fromkeys(command for token, command in list(self._commands.items()) if token not in signed_in)
         return [_to_be_run(command) for command in unsigned]
 
 
 def _signed_in(folder: Path) -> set[str]:
+    """Return the tokens of the processes that signed in."""
     return {file.name.split("-")[1] for file in folder.glob("python-*")}
 
 
@@ -182,16 +188,17 @@ def _to_be_run(command: str) -> str:
 
 
 def without_report(folder: Path, reported: Collection[int]) -> list[str]:
-    """Return which processes of a session left no report, a sentence each.
+    """Return the processes of a session that left no report, a sentence each.
 
-    They imported NumPy, or are programs that a forked process became and that did not sign in.
+    These are processes that imported NumPy, and programs that a forked process became and that did
+    not sign in.
 
     Parameters
     ----------
     folder : Path
         The folder of the session.
     reported : collection of int
-        The processes that left one.
+        The ids of the processes that left a report.
     """
     lines: dict[str, None] = {}
     signed_in = _signed_in(folder)
@@ -206,9 +213,9 @@ def without_report(folder: Path, reported: Collection[int]) -> list[str]:
 
 
 def session_of(value: str) -> tuple[Path, Settings] | None:
-    """Return folder and settings of the session that this process joins; tidy the environment.
+    """Return the folder and the settings of the session that this process joins.
 
-    None where the session is over.
+    None if the session is over. The variables that named it are removed from the environment.
 
     Parameters
     ----------
@@ -217,7 +224,8 @@ def session_of(value: str) -> tuple[Path, Settings] | None:
     """
     token, _, name = value.removeprefix(JOIN).partition(":")
     folder = Path(name)
-    # The program sees the environment that it was given; what it starts gets it anew.
+    # The program sees the environment that it was given. Processes that it starts get the variables
+    # again.
     os.environ.pop(VARIABLE, None)
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _FOLDER]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
@@ -246,22 +254,22 @@ def watch_children(
     Parameters
     ----------
     current : callable
-        Returns the children of the session that is open; None where none is.
+        Returns the child processes of the open session; None where no session is open.
     replaced : callable
-        Called before this process becomes another program, with its command. Returns the children
-        of the session that this can join; None where there is none.
+        Called with the command before this process becomes another program. Returns the child
+        processes of the session that the program can join; None where it cannot join.
     """
-    PATCHES.replace(_CHILDREN, subprocess.Popen, "__init__", lambda start: _joining(start, current))
-    PATCHES.replace(_CHILDREN, os, "system", lambda run: _told(run, current))
+    PATCHES.replace(_CHILDREN, subprocess.Popen, "__init__", lambda start: _patched_popen(start, current))
+    PATCHES.replace(_CHILDREN, os, "system", lambda run: _patched_system(run, current))
     if os.name == "posix":
-        # The others of `os`, and what it spawns, end in these.
+        # The other functions of `os` that spawn or execute programs call these.
         for name in ("posix_spawn", "posix_spawnp"):
-            PATCHES.replace(_CHILDREN, os, name, lambda spawn: _spawning(spawn, current))
+            PATCHES.replace(_CHILDREN, os, name, lambda spawn: _patched_spawn(spawn, current))
         for name in ("execv", "execve"):
-            PATCHES.replace(_CHILDREN, os, name, lambda run: _becoming(run, replaced))
+            PATCHES.replace(_CHILDREN, os, name, lambda run: _patched_exec(run, replaced))
 
 
-def _joining(start: Callable[..., None], current: Callable[[], ChildProcesses | None]) -> Callable[..., None]:
+def _patched_popen(start: Callable[..., None], current: Callable[[], ChildProcesses | None]) -> Callable[..., None]:
     signature = inspect.signature(start)
 
     @wraps(start)
@@ -272,7 +280,7 @@ def _joining(start: Callable[..., None], current: Callable[[], ChildProcesses | 
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
-            # What is wrong with a call, it says itself.
+            # Let the call itself raise for its arguments.
             return start(*args, **kwargs)
         given = bound.arguments
         if isinstance(given["args"], Iterator):
@@ -289,7 +297,7 @@ def _joining(start: Callable[..., None], current: Callable[[], ChildProcesses | 
 
 
 def _prepare(children: ChildProcesses, given: dict[str, Any]) -> str | None:
-    """Have a process join by its environment, and return its name; None where it is none of ours.
+    """Have a process join by its environment, and return its token; None if it shall not join.
 
     Parameters
     ----------
@@ -301,7 +309,7 @@ def _prepare(children: ChildProcesses, given: dict[str, Any]) -> str | None:
     try:
         environment = _inherited() if given.get("env") is None else _texts_of(given["env"])
         if environment.get(VARIABLE, "").startswith(JOIN):
-            # `subprocess` starts it.
+            # `subprocess` has prepared it, and calls `os.posix_spawn`.
             return None
         token = children.expect(
             _words_of(given["args"], given.get("executable")), shell=bool(given.get("shell")), environment=environment
@@ -310,11 +318,11 @@ def _prepare(children: ChildProcesses, given: dict[str, Any]) -> str | None:
             return None
         variables = children.variables(token, environment)
     except (AttributeError, TypeError, ValueError, OSError):
-        # The call itself raises for what is wrong with it. Where nothing can be written, the report
+        # Let the call itself raise for its arguments. If the settings cannot be written, the report
         # names the command if it runs Python.
         return None
     if given.get("env") is None and given.get("preexec_fn") is not None:
-        # It may change the environment that the process inherits.
+        # This function may change the environment that the process inherits.
         given["preexec_fn"] = partial(_call_and_set, given["preexec_fn"], variables)
     else:
         given["env"] = {**environment, **variables}
@@ -327,10 +335,10 @@ def _call_and_set(function: Callable[[], object], variables: Mapping[str, str]) 
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that a process inherits, with what C code of libraries put into it."""
+    """Return the environment that a process inherits, with variables that C code has set."""
     known = dict(os.environ)
     if os.name == "posix":
-        # What `os.environ` does not show: `os.putenv`, and the setenv(3) of libraries such as MPI.
+        # `os.environ` does not show what `os.putenv`, and setenv(3) in libraries such as MPI, set.
         with suppress(ValueError, OSError):
             entries = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
             found: dict[str, str] = {}
@@ -343,7 +351,7 @@ def _inherited() -> dict[str, str]:
     return known
 
 
-def _told(run: Callable[[Any], int], current: Callable[[], ChildProcesses | None]) -> Callable[[Any], int]:
+def _patched_system(run: Callable[[Any], int], current: Callable[[], ChildProcesses | None]) -> Callable[[Any], int]:
     @wraps(run)
     def system(command: Any) -> int:
         children = current()
@@ -354,7 +362,7 @@ def _told(run: Callable[[Any], int], current: Callable[[], ChildProcesses | None
     return system
 
 
-def _spawning(spawn: Callable[..., int], current: Callable[[], ChildProcesses | None]) -> Callable[..., int]:
+def _patched_spawn(spawn: Callable[..., int], current: Callable[[], ChildProcesses | None]) -> Callable[..., int]:
     @wraps(spawn)
     def posix_spawn(path: Any, argv: Any, env: Any, /, **options: Any) -> int:
         children = current()
@@ -370,7 +378,7 @@ def _spawning(spawn: Callable[..., int], current: Callable[[], ChildProcesses | 
     return posix_spawn
 
 
-def _becoming(run: Callable[..., None], replaced: Callable[[str], ChildProcesses | None]) -> Callable[..., None]:
+def _patched_exec(run: Callable[..., None], replaced: Callable[[str], ChildProcesses | None]) -> Callable[..., None]:
     signature = inspect.signature(run)
 
     @wraps(run)
@@ -378,7 +386,7 @@ def _becoming(run: Callable[..., None], replaced: Callable[[str], ChildProcesses
         try:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            # What is wrong with a call, it says itself.
+            # Let the call itself raise for its arguments.
             return run(*args, **kwargs)
         given = {"args": bound["argv"], "env": bound.get("env"), "executable": bound["path"]}
         children = _before_exec(bound["path"], bound["argv"], replaced)
@@ -389,20 +397,20 @@ def _becoming(run: Callable[..., None], replaced: Callable[[str], ChildProcesses
             children.becomes(token)
             inspect.unwrap(os.execve)(bound["path"], bound["argv"], given["env"])
         finally:
-            # It was not replaced.
+            # Where execution comes here the process was not replaced.
             children.forget(token)
 
     return execute
 
 
 def _before_exec(path: Any, argv: Any, replaced: Callable[[str], ChildProcesses | None]) -> ChildProcesses | None:
-    """Return the children of the session that a program can join which this process becomes."""
+    """Return the child processes of the session that this process can join as another program."""
     try:
-        # A name is looked for in one folder after the other.
+        # `os.execvp` tries the folders of the path one after the other: act for an existing file.
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return replaced(shlex.join(_words_of(argv, path)))
     except (TypeError, ValueError):
-        # What is wrong with a call, it says itself.
+        # Let the call itself raise for its arguments.
         return None
     return None
 
@@ -430,8 +438,8 @@ def _is_python(command: str | Sequence[str], shell: bool, environment: Mapping[s
 
 
 def _has_python(words: Sequence[str]) -> bool:
-    """Return whether the words of a command of a shell have Python with something to run."""
-    if not words or words[0] in _NAMES_ONLY:
+    """Return whether the words of a shell command run Python with a program."""
+    if not words or words[0] in _COMMANDS_THAT_RUN_NOTHING:
         return False
     return any(
         _PYTHON.fullmatch(word) and following not in _ENDS_AT_ONCE
@@ -441,11 +449,11 @@ def _has_python(words: Sequence[str]) -> bool:
 
 def _is_python_script(name: str, environment: Mapping[str, str]) -> bool:
     """Return whether a command is a file whose first line names Python, such as ``torchrun``."""
-    place = shutil.which(name, path=environment.get("PATH"))
-    if place is None:
+    path = shutil.which(name, path=environment.get("PATH"))
+    if path is None:
         return False
     try:
-        with open(place, "rb") as file:
+        with open(path, "rb") as file:
             first = file.read(200)
     except OSError:
         return False

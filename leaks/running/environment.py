@@ -1,4 +1,4 @@
-"""Watch a program that imports disposescope, by ``PYTHONDISPOSESCOPE=leaks``, or join a session."""
+"""Watch this program, or join a session, as the variable ``PYTHONDISPOSESCOPE`` says."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _BEFORE_THREADS_END: Final = Patch(
 )
 PATCHES.declare(_BEFORE_THREADS_END)
 
-_OURS: Final = ("leak-report", "disposescope.leaks.commands")
+_OUR_COMMANDS: Final = ("leak-report", "disposescope.leaks.commands")
 
 
 def obey_environment() -> None:
-    """Start what the environment variable asks for, once the package is imported."""
+    """Do what the environment variable asks for. Called when the package is imported."""
     wanted = os.environ.get(VARIABLE, "").strip()
     if not wanted:
         return
@@ -45,7 +45,7 @@ def obey_environment() -> None:
             stacklevel=2,
         )
         return
-    if in_session() or any(os.path.basename(word).startswith(_OURS) for word in sys.orig_argv[:4]):
+    if in_session() or any(os.path.basename(word).startswith(_OUR_COMMANDS) for word in sys.orig_argv[:4]):
         # The program runs under leak-report, which watches it already or is about to.
         watches_itself(wanted)
         return
@@ -61,11 +61,14 @@ def obey_environment() -> None:
 
 
 def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
-    """Take the inventory when this program's code has returned; finish the session at its exit."""
+    """Take the inventory when the program's code has returned, and finish the session at exit.
+
+    `show` is called with the last report.
+    """
     pid = os.getpid()
 
     def take_inventory() -> None:
-        # A process that was forked comes here too.
+        # A forked process calls this too.
         if os.getpid() == pid:
             session.take_inventory(_ending())
 
@@ -75,8 +78,8 @@ def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
             show(session.finish(_ending(), None, None if error is None else error_text(error)))
             session.remove_folder()
 
-    # Called before threads are joined, as in concurrent.futures. It is too late for that in an exit
-    # function.
+    # Functions that are registered so run before threads are joined (concurrent.futures does the
+    # same). Exit functions run after that.
     register: Callable[[Callable[[], object]], object] | None = getattr(threading, "_register_atexit", None)
     if register is None:
         PATCHES.fail(_BEFORE_THREADS_END, "threading has no _register_atexit")
@@ -94,7 +97,7 @@ def _ending() -> Ending:
 def _error() -> BaseException | None:
     """Return the exception that ended this program; None where none did."""
     error: object = getattr(sys, "last_exc", getattr(sys, "last_value", None))
-    # In a notebook or at a prompt, the exception of an earlier input is kept there.
+    # In a notebook or at a prompt it is the exception of an earlier input.
     if isinstance(error, BaseException) and not hasattr(sys, "ps1") and "IPython" not in sys.modules:
         return error
     return None

@@ -1,7 +1,7 @@
-"""What a program had when its code returned: before threads were joined and exit functions ran.
+"""The report of what a program had when its code returned, and of what grew while it ran.
 
-What ``weakref.finalize``, ``atexit``, thread locals and JAX's caches hold is gone afterwards. So
-the inventory is taken at once, and what came later is added: the work of threads that went on.
+Joining threads and running exit functions frees what ``weakref.finalize``, ``atexit``, thread
+locals and JAX's caches hold. So the report is made before, and what threads make later is added.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ _OF_AN_EXIT_FUNCTION: Final = (
 )
 _UNKNOWN_END: Final = "before the program ended"
 _NOT_FOUND: Final = "not found"
-_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
-"""Kinds of leak that are looked at again when more has run: a thread closes its scope."""
+_KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
+"""Kinds of leak that are looked for again when more has run: a thread may close its scope."""
 
-_GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
+_KINDS_THAT_GROW: Final = ("growth", "graph", "view", "escaped", "exception", "model")
+"""Kinds of leak that are taken from a report made while the program runs."""
 _UNTIL_THE_END: Final = 0.75
+"""The passes of a name count if the last one ended after this share of the births of the run."""
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
 _BETWEEN_LOOKS: Final = 0.04
@@ -80,19 +82,24 @@ _RATES: Final = 3
 _EVENLY: Final = 1.6
 _MORE: Final = 1.2
 _WORTH_A_LOOK_NBYTES: Final = 4_096
-# An allocator gives out no less; and the graph of a number may be large.
-_NBYTES_AT_LEAST: Final = 64
-_MESSAGE: Final = 200
+"""Lines with fewer live bytes are not looked at while the program runs."""
+_NBYTES_OF_ONE: Final = 64
+"""A result counts as so many bytes at least: an allocator gives out no less, and a number may have
+a large graph.
+"""
+_MESSAGE_CHARACTERS: Final = 200
+"""The message of an internal error is cut after so many characters."""
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
+"""Modules of this package that run the program, and so are always on the stack."""
 _FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
 _BEING_MADE: Final = re.compile(r"\.__init__\(\): local 'self'$")
-"""The holder of an object whose class makes it: who asked for it has it next."""
+"""The holder of an object that is being made, which its caller will hold next."""
 _OF_A_TASK: Final = re.compile(rf"context variable '[^']*'{OF_A_TASK}")
 _LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
 
 _Line = tuple[Site | None, str, str | None]
-"""Line, kind and call: what one line makes by two calls may go two ways."""
+"""Line, kind and call: results of two calls on one line may have different holders."""
 
 
 @final
@@ -103,6 +110,11 @@ class Inventory:
     ----------
     report : callable
         Makes a report of what is there now.
+
+    Attributes
+    ----------
+    report : Report
+        The report.
     """
 
     __slots__ = ("_births", "_live", "_make", "report")
@@ -113,17 +125,17 @@ class Inventory:
         self.report = report()
 
     def go_on(self, when: str) -> None:
-        """Add what was made since, and say of what has gone that it was freed.
+        """Mark leaks that are gone as freed, and add those that were made since.
 
         Parameters
         ----------
         when : str
-            What has run since, as a report says it: `AFTER_THREADS` or `AFTER_EXIT`.
+            When leaks were freed, in the words of a report: `AFTER_THREADS` or `AFTER_EXIT`.
         """
         births, before, self._live = _births(), self._live, _live_by_line()
         gone = {line for line, count in before.items() if 2 * self._live.get(line, 0) <= count}
         leaks, kept = (
-            [_told_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
+            [_marked_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
             for rows in (self.report.leaks, self.report.kept)
         )
         if when == AFTER_THREADS:
@@ -135,18 +147,18 @@ class Inventory:
             for row in self.report.retainers
         ]
         self.report = replace(self.report, leaks=tuple(leaks), kept=tuple(kept), retainers=tuple(retainers))
-        if births == self._births and not any(leak.kind in _LOOKED_AT_AGAIN for leak in leaks):
+        if births == self._births and not any(leak.kind in _KINDS_LOOKED_AT_AGAIN for leak in leaks):
             return
         self._births = births
         later = self._make()
-        # A look that ends lets the collector run, so a cycle may have gone by that alone.
+        # Cycles are kept: the collector may have freed one merely because the first report ended.
         freed = [
             leak
             for leak in leaks
-            if leak.kind == "cycle" or (leak.freed is not None and leak.kind not in _LOOKED_AT_AGAIN)
+            if leak.kind == "cycle" or (leak.freed is not None and leak.kind not in _KINDS_LOOKED_AT_AGAIN)
         ]
-        told = {(_line_of(leak), leak.kind == "cycle") for leak in freed}
-        others = [leak for leak in later.leaks if (_line_of(leak), leak.kind == "cycle") not in told]
+        freed_lines = {(_line_of(leak), leak.kind == "cycle") for leak in freed}
+        others = [leak for leak in later.leaks if (_line_of(leak), leak.kind == "cycle") not in freed_lines]
         found = sorted((*others, *freed), key=lambda leak: -leak.nbytes)
         lines = {_line_of(leak) for leak in found}
         held = [leak for leak in _not_of(lines, kept) if leak.freed is not None]
@@ -166,30 +178,32 @@ class Inventory:
 
 @final
 class _Look:
-    """A look that is being made."""
+    """Exists as long as a report is being made while the program runs: a "look"."""
 
     __slots__ = ("__weakref__",)
 
 
 def _no_look() -> None:
-    """Stand for a look that has ended."""
+    """Return None, as a weak reference to a look that has ended does."""
 
 
 @final
 class Growing:
-    """What grew while a program ran, with its holders, in case it is freed in the end.
+    """Keeps what grew while a program ran, with its holders, in case it is freed in the end.
 
-    It looks at passes 16, 24, 36 and so on, each half as far again as the one before, which bounds
-    what that costs. In a program without passes it looks at births, at first each a quarter further
-    on than the one before, where a line has grown until then, or a few large results of it stay.
-    What grew until the last passes of the run and was then freed because a function returned, or a
-    thread ended, is reported; what a scope gives back, what the program clears, and what an earlier
-    phase freed is by design. Where the holder was not found, such as a finalizer of an object that
-    went, the program may have cleared it: that is possible growth.
+    It makes a report, which is called a look, at passes 16, 24, 36 and so on, each half as far
+    again as the one before, so that looks cost little. In a program without passes it looks at
+    births, at first each a quarter further on than the one before, if a line has grown until then
+    or a few large results of it stay.
 
-    A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
-    design: no ``backward()`` can go through it, as the parameters have changed. It is reported also
-    where each epoch frees its own, with what it keeps.
+    Lines that grew until the last passes of the run, and were then freed because a function
+    returned or a thread ended, are reported. What a scope gives back, what the program clears, and
+    what was freed in an earlier phase is by design. Where the holder was not found, such as a
+    finalizer of an object that is gone, the program may have cleared it: that is possible growth.
+
+    A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is never
+    by design: no ``backward()`` can go through it, because the parameters have changed. It is
+    reported also where each epoch frees its own, with what the graph keeps.
 
     Parameters
     ----------
@@ -197,28 +211,41 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_models", "_next", "_open", "_peaks")
+    __slots__ = (
+        "_failure",
+        "_graphs",
+        "_grown",
+        "_last",
+        "_look",
+        "_make",
+        "_models",
+        "_next",
+        "_peaks",
+        "_undecided",
+    )
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
-        # With what retained it, and how many of the line lived then.
-        self._met: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
-        # What may grow, which could not be judged.
-        self._open: dict[_Line, Leak] = {}
-        # Tensors with such graphs, and what these keep, when that was most.
+        # Lines that grew, with the objects that retained their memory, as last seen, and how many
+        # of the line lived then.
+        self._grown: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
+        # Lines that may grow.
+        self._undecided: dict[_Line, Leak] = {}
+        # Lines of graphs over many steps, and of tensors with such graphs, at their most bytes.
         self._graphs: dict[_Line, Leak] = {}
         # Of each line that has one model, that and its bytes at births of the program.
         self._models: dict[_Line, tuple[Leak, list[tuple[int, int]]]] = {}
         # Of lines that join tensors for models, the most bytes at once when it was looked last.
         self._peaks: dict[int, int] = {}
+        # For each name of passes, the number of the last birth at the end of the last pass.
         self._last: dict[str, int] = {}
-        # Of each name, at which pass it is looked next.
+        # For each name of passes, the number of the pass of the next look.
         self._next: dict[str, int] = {}
         self._look: Callable[[], _Look | None] = _no_look
         self._failure: str | None = None
 
     def passed(self, name: str, count: int) -> None:
-        """Look at what grows, where that is due at the number of a pass."""
+        """Record the end of a pass, and look at what grows if a look is due at its number."""
         self._last[name] = LOG.counts()[0]
         if count >= self._next.get(name, PASSES_AT_LEAST) and self.look():
             self._next[name] = count + count // 2
@@ -231,7 +258,7 @@ class Growing:
         has_more : bool
             Whether there is much more memory than before.
         """
-        # Code of this package may have a lock.
+        # Not inside of this package, whose code may hold a lock.
         return not _is_in_our_code() and self.born_beside(has_more=has_more)
 
     def born_beside(self, *, has_more: bool) -> bool:
@@ -245,9 +272,10 @@ class Growing:
         return self.look()
 
     def look_at(self, report: Report, births: int) -> None:
-        """Take what grows from a report of what is there now, also from one written now and then.
+        """Take what grows from a report of what is there now.
 
-        While the main thread waits for others there is nothing else to look at.
+        Also from the reports that are written now and then: while the main thread waits for other
+        threads there are no others.
 
         Parameters
         ----------
@@ -261,9 +289,9 @@ class Growing:
         def is_given_back(leak: Leak) -> bool:
             return in_scope and leak.scopes != (None,)
 
-        # When a look happens depends on the machine: what it does not find any more stays, and the
-        # end decides.
-        self._open.update(
+        # When a look happens depends on the machine. So lines that it does not find any more are
+        # kept, and are judged at the end.
+        self._undecided.update(
             (_line_of(leak), leak)
             for leak in report.kept
             if leak.unjudged == "growth" and not leak.holder.startswith(_NOT_FOUND) and not is_given_back(leak)
@@ -274,47 +302,51 @@ class Growing:
                 sizes.append((births, leak.nbytes))
                 self._models[_line_of(leak)] = leak, sizes
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
-        # What a graph saved at a line may be more than its results that are kept.
-        most: dict[_Line, Leak] = {}
+        # The largest leak of each line: a graph may have saved more than the results that are kept.
+        largest: dict[_Line, Leak] = {}
         for leak in report.leaks:
-            if leak.kind not in _GROWING or is_given_back(leak) or _BEING_MADE.search(leak.holder):
+            if leak.kind not in _KINDS_THAT_GROW or is_given_back(leak) or _BEING_MADE.search(leak.holder):
                 continue
             if leak.holder.startswith(_NOT_FOUND):
-                # Where a function returns meanwhile, who holds it was met before, or will be. A
-                # list that a comprehension is filling is no variable yet.
+                # Another look finds the holder, where a function is returning just now. A list that
+                # a comprehension is filling is no variable yet.
                 if leak.trend is None:
                     continue
                 if _fills_a_comprehension():
-                    self._open[_line_of(leak)] = replace(leak, unjudged="growth")
+                    self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
                 else:
-                    self._met.setdefault(_line_of(leak), (leak, (), _live_of(_line_of(leak))))
+                    self._grown.setdefault(_line_of(leak), (leak, (), _live_of(_line_of(leak))))
                 continue
             if leak.trend is not None:
                 line = _line_of(leak)
-                if line not in most or leak.nbytes > most[line].nbytes:
-                    most[line] = leak
-                    self._met[line] = leak, _retainers_of(leak, report.retainers), _live_of(line)
+                if line not in largest or leak.nbytes > largest[line].nbytes:
+                    largest[line] = leak
+                    self._grown[line] = leak, _retainers_of(leak, report.retainers), _live_of(line)
             elif leak.kind in ("model", "view"):
-                # Models that main() trained and averages in the end are kept on purpose.
-                self._open[_line_of(leak)] = replace(leak, unjudged="growth")
+                # They may be kept on purpose, such as models that main() averages in the end.
+                self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
             if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 
     def look(self) -> bool:
-        """Look at what grows now, on a thread of the program. Return whether no other one does."""
+        """Look at what grows now, on a thread of the program.
+
+        Return False, without a look, while another thread of the program does so.
+        """
         if self._look() is not None:
             return False
-        # It goes with this frame, whatever ends that.
+        # This object ends with this frame, whatever ends the frame.
         look = _Look()
         self._look = ref(look)
-        self._look_at_what(self._make)
+        self._look_at_report_of(self._make)
         return True
 
     def look_beside(self, make: Callable[[], Report]) -> None:
         """Look at what grows now, on a thread of this package, unless one of the program does so.
 
-        That one does not wait: when it looks shall not depend on this one.
+        A thread of the program does not wait for this look: the passes of its looks must not depend
+        on the clock.
 
         Parameters
         ----------
@@ -322,57 +354,68 @@ class Growing:
             Makes the report.
         """
         if self._look() is None:
-            self._look_at_what(make)
+            self._look_at_report_of(make)
 
-    def _look_at_what(self, make: Callable[[], Report]) -> None:
+    def _look_at_report_of(self, make: Callable[[], Report]) -> None:
         births = LOG.counts()[0]
         try:
             self.look_at(make(), births)
         except Exception as error:
-            # The program goes on. Messages of PyTorch may have a whole tensor in them.
-            text = shorten(repr(error), _MESSAGE, placeholder=" ...")
+            # The program must go on. Messages of PyTorch may have a whole tensor in them.
+            text = shorten(repr(error), _MESSAGE_CHARACTERS, placeholder=" ...")
             if self._failure is None:
                 with suppress(OSError, ValueError):
                     print(f"leak-report: internal error: a look at what grows failed: {text}", file=sys.stderr)
-            # Not the exception, whose traceback holds what its frames have.
+            # Keep the text alone: the traceback of the exception holds the variables of its frames.
             self._failure = text
 
     def unwatched(self) -> list[str]:
-        """Return what was not seen: growth, where a look has failed."""
+        """Return a sentence for the report if a look has failed: growth may have been missed."""
         return [] if self._failure is None else [f"what grew while the program ran: {self._failure}"]
 
-    def freed(self, told: Iterable[Leak], kept: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
-        """Return the lines that grew and were freed, what retained them, and what may have grown.
+    def freed(self, leaks: Iterable[Leak], kept: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
+        """Return the lines that grew, or may have grown, and were freed.
 
-        Lines that are reported already are left out. Of what may have grown, what the lines had
-        made stayed until it was freed.
+        A line that only a cycle keeps until the next garbage collection counts as freed: that it
+        grew tells more.
 
-        What a cycle alone keeps until the next collection of garbage counts as freed: that it grew
-        says more.
+        Parameters
+        ----------
+        leaks, kept : iterable of Leak
+            The leaks and the kept resources of the last report. Lines with a leak are left out.
+
+        Returns
+        -------
+        grown : list of Leak
+            The lines that grew.
+        retainers : list of Retainer
+            The objects that retained the memory of these lines.
+        undecided : list of Leak
+            Lines that may have grown: their results stayed until they were freed.
         """
         births, live = _births(), _live_by_line()
         reported: dict[_Line, set[str]] = {}
         in_cycles = {_line_of(leak) for leak in kept if leak.kind == "cycle"}
-        # What only the exception has that ended the program.
-        of_end = {_line_of(leak) for leak in kept if leak.kind == "exception"}
-        for leak in told:
+        # Lines that nothing but the exception holds which ended the program count as freed too.
+        in_exception = {_line_of(leak) for leak in kept if leak.kind == "exception"}
+        for leak in leaks:
             reported.setdefault(_line_of(leak), set()).add(leak.kind)
         in_cycles -= reported.keys()
-        live.update(dict.fromkeys(in_cycles | of_end, 0.0))
+        live.update(dict.fromkeys(in_cycles | in_exception, 0.0))
+        # The names of passes that went on to the end of the run; None stands for births.
         names: list[str | None] = [name for name, last in self._last.copy().items() if last >= _UNTIL_THE_END * births]
-        often = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
-        names_are_no_loops = all(name in UNASKED for name in often)
-        if not often:
+        with_enough_passes = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
+        names_are_no_loops = all(name in UNASKED for name in with_enough_passes)
+        if not with_enough_passes:
             names = [None]
         found: list[Leak] = []
-        # For each, the lines that it was of: what there was of them when it was looked at, and in
-        # the end.
+        # For each object that retained lines, these lines when it was seen, and at the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
-        for line, (leak, retainers, then) in self._met.copy().items():
+        for line, (leak, retainers, then) in self._grown.copy().items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
-            if leak.kind == "graph" and not often and self._was_used(line):
+            if leak.kind == "graph" and not with_enough_passes and self._was_used(line):
                 continue
             for name in names:
                 trends = [
@@ -382,7 +425,7 @@ class Growing:
                 ]
                 if not trends:
                     continue
-                found.append(_told_grown(leak, trends, then, end, in_a_cycle=bool(kinds) or line in in_cycles))
+                found.append(_grown_leak(leak, trends, then, end, in_a_cycle=bool(kinds) or line in in_cycles))
                 for retainer in retainers:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
@@ -390,7 +433,7 @@ class Growing:
         for line, leak in self._graphs.copy().items():
             end = _end_of(leak.holder)
             if line not in known and end is not None:
-                found.append(_told_freed_graph(leak, end))
+                found.append(_freed_graph_leak(leak, end))
         grown = [*self._grown_models(kept, births)]
         joined = {line for leak in grown for line in _joined_at(leak.nbytes)}
         # Between the call that joins and the assignment nobody holds what a model has next.
@@ -399,9 +442,9 @@ class Growing:
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
-            for line, leak in self._open.copy().items()
+            for line, leak in self._undecided.copy().items()
             if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
-            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
+            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), with_enough_passes)
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
 
@@ -432,9 +475,9 @@ class Growing:
                 yield _told_grown_model(leak, sizes, end)
 
     def _was_used(self, line: _Line) -> bool:
-        """Return whether what a graph had saved was freed before an optimizer's last step.
+        """Return whether memory of a line that a graph saved died before the last optimizer step.
 
-        Then a ``backward()`` went through it, such as that at the end of a long episode.
+        Then a ``backward()`` went through the graph, such as at the end of a long episode.
         """
         died = max((LOG.site(number).last_birth_before_death for number in _numbers_of(line)), default=0)
         return 0 < died < self._last.get(STEP, 0)
@@ -458,16 +501,17 @@ def _is_in_our_code() -> bool:
 
 
 def _fills_a_comprehension() -> bool:
-    """Return whether a comprehension is running on a thread, whose list is no variable yet."""
+    """Return whether a comprehension is running on a thread: its list is no variable yet."""
     frames = sys._current_frames()
-    # A frame that references itself is freed only by the garbage collector: not from this one on.
+    # Leave out this frame: a variable of it that refers to it would be a cycle, which only the
+    # garbage collector frees.
     frame = frames.pop(threading.get_ident()).f_back
     for innermost in (frame, *frames.values()):
         frame = innermost
         while frame is not None:
             if frame.f_code.co_name in COMPREHENSIONS:
                 return True
-            # Since 3.12 it is a loop in the code around it.
+            # Since Python 3.12 a comprehension has no code and frame of its own.
             if sys.version_info >= (3, 12) and not is_inside(frame):
                 if is_in_comprehension(frame.f_code, frame.f_lasti):
                     return True
@@ -476,18 +520,19 @@ def _fills_a_comprehension() -> bool:
 
 
 def _grows(*, has_more: bool) -> bool:
-    """Return whether a line grows, or may: what began late has too few points yet for a trend.
+    """Return whether a line of a program without passes grows, or may grow.
 
     Parameters
     ----------
     has_more : bool
-        Whether there is much more memory than at the last look: what came has few points then.
+        Whether there is much more memory than at the last look. Then a line that keeps a third of
+        its results is enough: if it began late it has too few points for a trend.
     """
     for number in range(LOG.site_count()):
         row = LOG.site(number)
         made, live, nbytes = row.births, row.live, row.nbytes
-        worth = max(nbytes, live * _NBYTES_AT_LEAST)
-        if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES:
+        nbytes_at_least = max(nbytes, live * _NBYTES_OF_ONE)
+        if live >= BIRTHS_AT_LEAST and nbytes_at_least >= _WORTH_A_LOOK_NBYTES:
             course = LOG.series(number, None)
             if rises(course) or trend_over_births(course):
                 return True
@@ -503,11 +548,12 @@ def _grows(*, has_more: bool) -> bool:
 
 
 def _innermost(row: SiteRow) -> Site | None:
-    """Return the line of a site."""
+    """Return the line of a site of the log."""
     return site_of(row.places[0] if row.places else None)
 
 
 def _numbers_of(line: _Line) -> list[int]:
+    """Return the numbers of the sites of the log that are of a line."""
     numbers: list[int] = []
     for number in range(LOG.site_count()):
         row = LOG.site(number)
@@ -517,8 +563,12 @@ def _numbers_of(line: _Line) -> list[int]:
 
 
 def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:
-    """Return how a site grew over passes, or births, until it was freed; None if it did not."""
+    """Return how a site grew over passes, or births, until it was freed; None if it did not.
+
+    `live` is how many of the line live now.
+    """
     series = LOG.series(number, name)
+    # The last point may be of a time after the line was freed.
     if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
         series.pop()
     trend = trend_over_births(series) if name is None else trend_of(series)
@@ -534,51 +584,67 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
 
 
 def _were_gathered(number: int, count: int, nbytes: int) -> bool:
-    """Return whether the program put together, in the end, what a site had: see `was_gathered`."""
-    # Of what has gone the size of each is not known.
+    """Return whether the program put the results of a site together: see `was_gathered`."""
+    # The size of the largest is not known any more: take twice the mean.
     return count > 0 and was_gathered(nbytes, 2 * nbytes / count, LOG.site(number).last_birth)
 
 
 def _undecided_at_the_end(
     line: _Line, leak: Leak, end: str, births: int, live: float, passes: Sequence[str]
 ) -> Iterator[Leak]:
-    """Yield what a line had, where what it made stayed until the end, and was then freed."""
-    count = nbytes = made = most = latest = 0
+    """Yield a leak with the most that a line had, if its results stayed until they were freed.
+
+    Parameters
+    ----------
+    line : _Line
+        The line.
+    leak : Leak
+        The line at the last look.
+    end : str
+        When it was freed, in the words of a report.
+    births : int
+        The number of the last birth of the program.
+    live : float
+        How many of the line live now.
+    passes : sequence of str
+        The names of passes of which there were enough.
+    """
+    count = nbytes = made = peak_nbytes = latest = 0
     first = births
     stays = is_late = False
     for number in _numbers_of(line):
         series = LOG.series(number, None)
-        # The last of them: what is full has been for some time.
+        # The last of the highest points.
         highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
         count, nbytes = count + highest[1], nbytes + highest[2]
-        # It grew until then: a cache that is full stays as it is.
+        # The first of the highest points: until then it grew. A full cache stays there.
         latest = max(latest, min((point[0] for point in series if point[1] == highest[1]), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
             if _were_gathered(number, *highest[1:]):
                 return
-            until = [point for point in series if point[0] <= highest[0]]
-            stays = stays or rises(until)
-            is_late = is_late or began_lately(until)
+            to_highest = [point for point in series if point[0] <= highest[0]]
+            stays = stays or rises(to_highest)
+            is_late = is_late or began_lately(to_highest)
         for course in (LOG.series(number, name) for name in passes):
-            # What was made before the passes began does not rise over them.
+            # Add the highest point: it may be later than the last pass.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
         row = LOG.site(number)
-        made, most = made + row.births, most + row.peak_nbytes
+        made, peak_nbytes = made + row.births, peak_nbytes + row.peak_nbytes
     is_model = not nbytes
-    if not is_model and count and most > nbytes:
-        at_most = min(made, round(most * count / nbytes))
-        if is_late or at_most >= NEVER_RELEASED * made:
-            # The last were born after the last point.
-            count, nbytes = at_most, most
+    if not is_model and count and peak_nbytes > nbytes:
+        count_at_peak = min(made, round(peak_nbytes * count / nbytes))
+        if is_late or count_at_peak >= NEVER_RELEASED * made:
+            # The last results were born after the last point.
+            count, nbytes = count_at_peak, peak_nbytes
     stays = stays or (is_late and count * MADE_FOR_ONE >= made)
     enough = leak.count >= MODELS if is_model else count >= EPOCHS
     if passes and not (enough and latest - first >= STOPPED * births):
-        # The same holds of what is there in the end: see `_Group` of `classify`.
+        # The same rule as for results that are not freed: `_Group._unjudged` in `classify`.
         return
     if is_model:
-        # What the log counts as models are also the modules in them, and have no bytes.
+        # The log counts also the modules in models, and has no bytes for any of them.
         count, nbytes, made = leak.count, leak.nbytes, round(made * leak.count / count) if count else leak.count
     graph_nbytes = round(leak.graph_nbytes / leak.count * count)
     if nbytes + graph_nbytes < WORTH_NBYTES or 2 * live > count:
@@ -596,7 +662,7 @@ def _undecided_at_the_end(
 
 
 def _end_of(holder: str) -> str | None:
-    """Return when a holder goes away by itself, as a report says it; None where it stays."""
+    """Return when a holder goes by itself, in the words of a report; None if it stays."""
     if holder.startswith(_NOT_FOUND):
         return _UNKNOWN_END
     if OF_A_THREAD in holder:
@@ -606,14 +672,14 @@ def _end_of(holder: str) -> str | None:
     if holder.startswith(FINALIZERS):
         return "when the objects of the finalizers went"
     if holder.startswith(TASK) and "[" in holder:
-        # What a container has may be shared by many tasks.
+        # Many tasks may share a container.
         return _UNKNOWN_END
     if holder.startswith(TASK) or _OF_A_TASK.match(holder):
         return "when its task ended"
     function = _FRAME.match(holder)
     if function is None:
         return None
-    # What holds it may be of the coroutine that waits for this one.
+    # The coroutine that waits for this one may hold it as well.
     return _UNKNOWN_END if function[2] else f"when {function[1]} returned"
 
 
@@ -621,7 +687,8 @@ def _live_of(line: _Line) -> float:
     return sum((LOG.site(number).live for number in _numbers_of(line)), 0.0)
 
 
-def _told_grown(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, in_a_cycle: bool) -> Leak:
+def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, in_a_cycle: bool) -> Leak:
+    """Return the leak of a line that grew and was freed, with the most that it had."""
     when = f"{end}, but for a cycle" if in_a_cycle else end
     highest = [max(trend.series, key=lambda point: point[1:]) for trend in trends]
     count, nbytes = sum(point[1] for point in highest), sum(point[2] for point in highest)
@@ -631,7 +698,7 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, i
         nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
     )
     if not nbytes and leak.trend is not None:
-        # What the log counts as models are also the modules in them, and have no bytes.
+        # The log counts also the modules in models, and has no bytes for any of them.
         more = max(1.0, count / then) if then else 1.0
         count, nbytes, trend = round(leak.count * more), round(leak.nbytes * more), leak.trend
     what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
@@ -640,7 +707,7 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, i
     sure: Sureness = "likely" if leak.sure == "certain" else leak.sure
     return replace(
         leak,
-        # It may be by design, where the holder is not known; and nothing is left to look for.
+        # Without a known holder it may be by design; and there is no holder left to search for.
         sure="possible" if leak.holder.startswith(_NOT_FOUND) else sure,
         unjudged=None if leak.holder.startswith(_NOT_FOUND) else leak.unjudged,
         count=count,
@@ -711,7 +778,8 @@ def _has_long_graph(leak: Leak) -> bool:
     return leak.kind == "graph" and leak.sure == "certain" and leak.trend is None
 
 
-def _told_freed_graph(leak: Leak, end: str) -> Leak:
+def _freed_graph_leak(leak: Leak, end: str) -> Leak:
+    """Return the leak of a line that graphs held until they were freed."""
     return replace(
         leak,
         sure="likely",
@@ -723,25 +791,32 @@ def _told_freed_graph(leak: Leak, end: str) -> Leak:
 
 
 def _retainers_of(leak: Leak, retainers: Iterable[Retainer]) -> list[Retainer]:
-    """Return what retains some of a line, of those that its holders lead through."""
-    # While another thread looks, the lines of frames go on.
+    """Return the objects that retain memory of a line, and that lead to its holders."""
+    # Without the lines of frames, which change while another thread makes the report.
     holders = [_LINE_OF_FRAME.sub("", holder, count=1) for holder in leak.holders]
 
     def leads_through(row: Retainer) -> bool:
         # One row may stand for the lists under several keys.
-        place = _LINE_OF_FRAME.sub("", row.holder, count=1).partition(SEVERAL_KEYS)[0]
-        return leak.site in row.sites and any(holder.startswith(place) for holder in holders)
+        start = _LINE_OF_FRAME.sub("", row.holder, count=1).partition(SEVERAL_KEYS)[0]
+        return leak.site in row.sites and any(holder.startswith(start) for holder in holders)
 
     return [row for row in retainers if leads_through(row)]
 
 
 def _at_the_end(retainer: Retainer, lines: Sequence[tuple[Leak, Leak]]) -> Retainer:
-    """Return what retained some lines, with what had grown until the end: it was looked at before.
+    """Return an object that retained lines, with the bytes that it had at the end.
 
-    It is said to have kept the share of them that it had then.
+    It was seen earlier: at the end it has the same share of these lines as then.
+
+    Parameters
+    ----------
+    retainer : Retainer
+        The object when it was seen.
+    lines : sequence of (Leak, Leak)
+        The lines then, and at the end.
     """
-    then = sum(leak.nbytes for leak, _ in lines)
-    share = min(1.0, retainer.nbytes / then) if then else 1.0
+    nbytes_then = sum(leak.nbytes for leak, _ in lines)
+    share = min(1.0, retainer.nbytes / nbytes_then) if nbytes_then else 1.0
     in_the_end = [leak for _, leak in lines]
     trends = [leak.trend for leak in in_the_end if leak.trend is not None and leak.trend.over == "passes"]
     return replace(
@@ -760,7 +835,7 @@ def _births() -> int:
 
 
 def _live_by_line() -> dict[_Line, float]:
-    """Return how many live of each line and kind."""
+    """Return how many resources of each line live."""
     found: dict[_Line, float] = {}
     log = complete_log()
     for number in range(log.site_count()):
@@ -771,7 +846,7 @@ def _live_by_line() -> dict[_Line, float]:
 
 
 def _merged(later: Iterable[Retainer], freed: Sequence[Retainer]) -> tuple[Retainer, ...]:
-    """Return what retains memory, and what retained some that was freed."""
+    """Return the objects that retain memory with those that retained freed memory."""
     holders = {row.holder for row in freed}
     rows = (*(row for row in later if row.holder not in holders), *freed)
     return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.holder)))
@@ -790,17 +865,17 @@ def _not_of(lines: set[_Line], leaks: Iterable[Leak]) -> list[Leak]:
 
 
 def _is_freed(row: Retainer, gone: set[_Line], stay: set[_Line]) -> bool:
-    """Return whether all lines of a row have gone; a line may make tensors of several kinds."""
+    """Return whether all lines of a retainer are gone. A line may make tensors of several kinds."""
     lines = {(site, kind) for site in row.sites for kind in row.kinds}
     return any(line[:2] in lines for line in gone) and all(line[:2] not in lines for line in stay)
 
 
-def _told_freed(leak: Leak, when: str) -> Leak:
-    if leak.freed is not None or leak.kind in (*_LOOKED_AT_AGAIN, "cycle") or leak.state == "disposed":
+def _marked_freed(leak: Leak, when: str) -> Leak:
+    if leak.freed is not None or leak.kind in (*_KINDS_LOOKED_AT_AGAIN, "cycle") or leak.state == "disposed":
         return leak
     if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
         leak = replace(leak, holders=(_OF_EXIT,))
     elif when == AFTER_EXIT and leak.holder.startswith("<"):
-        # Only code of an extension refers to such an object or function.
+        # A chain begins so where only compiled code refers to the object or function.
         leak = replace(leak, remedy=_OF_AN_EXIT_FUNCTION)
     return replace(leak, freed=when, explanation=f"{leak.explanation} (It was freed at the end, {when}.)")

@@ -1,9 +1,10 @@
 """Ask the processes that a program has started for their reports, when its code has returned.
 
 A loader with persistent workers, and a pool, kill their processes when the interpreter ends. These
-never come to the end of their code, and what they wrote while they ran is the result of a short
-search. So they are asked before. No signal is sent, as a program may have a handler of its own for
-each: a process looks now and then for a file in the folder of its session.
+processes never come to the end of their code, and the reports that they wrote while they ran are
+those of a short search. So they are asked for a last report before. No signal is sent, because a
+program may have a handler of its own for each. Instead a process looks now and then for a file in
+the folder of its session.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ __all__ = [
 ]
 
 _REQUEST: Final = "last-request"
+"""The name of the file that is the request."""
 _ANSWERS: Final = "answers-"
+"""How the names of files begin by which processes announce that they answer; their id follows."""
 _LOOK_EVERY_S: Final = 0.2
+"""A process looks for the request after so many seconds."""
 _WAIT_AT_MOST_S: Final = 5.0
+"""The program waits so many seconds for answers: it ends later by as much."""
 
 
 @final
@@ -39,7 +44,7 @@ class Answers:
     folder : Path
         The folder of the session.
     report : callable
-        Makes the report.
+        Makes the report of this process.
     """
 
     __slots__ = ("_announced", "_folder", "_is_done", "_report", "_ticker")

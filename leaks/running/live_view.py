@@ -26,10 +26,15 @@ __all__ = [
 ]
 
 _ROWS: Final = 12
+"""So many lines of the program the table shows."""
 _REFRESH_S: Final = 0.5
+"""The table is drawn again after so many seconds."""
 _LINE_S: Final = 5.0
+"""A plain line is printed after so many seconds."""
 _STACKS: Final = 4
+"""So many stacks of open scopes are shown."""
 _DEPTH: Final = 6
+"""So many innermost scopes of a stack are shown."""
 
 
 class LiveView(Protocol):
@@ -53,7 +58,7 @@ def live_view(stream: TextIO, parser: argparse.ArgumentParser) -> LiveView:
 
 def stack_lines(stacks: Sequence[Sequence[Opening]], now_s: float) -> list[str]:
     """Return a line for each stack of open scopes: each scope's name or line, and its age."""
-    lines = [" > ".join(_called(opening, now_s) for opening in stack[-_DEPTH:]) for stack in stacks[:_STACKS]]
+    lines = [" > ".join(_scope_text(opening, now_s) for opening in stack[-_DEPTH:]) for stack in stacks[:_STACKS]]
     lines = [
         f"in {line}" if len(stack) <= _DEPTH else f"in ... > {line}" for line, stack in zip(lines, stacks, strict=False)
     ]
@@ -62,13 +67,13 @@ def stack_lines(stacks: Sequence[Sequence[Opening]], now_s: float) -> list[str]:
     return lines or ["in no scope"]
 
 
-def _called(opening: Opening, now_s: float) -> str:
+def _scope_text(opening: Opening, now_s: float) -> str:
     return f"{opening.name or site_of(opening.mark) or 'a scope'} ({now_s - opening.at_s:.1f} s)"
 
 
 @final
-class _Course:
-    """The current figures of a detector."""
+class _CurrentFigures:
+    """Returns the current figures of a run when it is called."""
 
     def __init__(self, detector: LeakDetector) -> None:
         self._detector = detector
@@ -91,10 +96,10 @@ class Lines:
 
     def start(self, detector: LeakDetector) -> None:
         """Begin, with the first line after the first pause."""
-        course = _Course(detector)
+        figures = _CurrentFigures(detector)
 
         def show() -> None:
-            seconds, rss, sites = course()
+            seconds, rss, sites = figures()
             count, nbytes = sum(site.count for site in sites), sum(site.nbytes for site in sites)
             most = f", most at {sites[0].site or 'an unknown line'} ({bytes_text(sites[0].nbytes)})" if sites else ""
             print(
@@ -124,9 +129,9 @@ class LiveTable:
 
     def start(self, detector: LeakDetector) -> None:
         """Begin to draw. Output of the program goes above the table."""
-        course = _Course(detector)
-        # What the program prints to the same terminal goes through rich, which keeps it whole; what
-        # goes to a file is left alone.
+        figures = _CurrentFigures(detector)
+        # Output of the program to a terminal goes through rich, so that the table does not hide it.
+        # Output to a file is left alone.
         self._live = import_module("rich.live").Live(
             console=self._console,
             auto_refresh=False,
@@ -138,7 +143,7 @@ class LiveTable:
 
         def show() -> None:
             scopes = stack_lines(OPENINGS.stacks(), time.monotonic())
-            drawn = import_module("rich.console").Group(self._drawn(*course()), *map(self._text, scopes))
+            drawn = import_module("rich.console").Group(self._drawn(*figures()), *map(self._text, scopes))
             self._live.update(drawn, refresh=True)
 
         self._ticker = Ticker(show, _REFRESH_S)

@@ -71,7 +71,7 @@ class Outcome:
     error : str or None
         That exception: its type and message.
     ran : bool
-        Whether any of its code ran: not where it is no Python, or where there is no such module.
+        Whether any code of the program ran. False if it is not Python, or there is no such module.
     """
 
     status: int
@@ -116,7 +116,7 @@ def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
         __cached__=None,
         **_annotations(),
     )
-    # Python inserts the folder of the file itself, not of a link to it.
+    # As Python does: the folder of the file itself, not that of a link to it.
     _enter_main(main, [script, *args], os.path.dirname(os.path.realpath(path)))
 
     def run() -> None:
@@ -139,7 +139,7 @@ def prepare_module(module: str, args: list[str]) -> Callable[[], object]:
 
 
 def _annotations() -> dict[str, object]:
-    """Return the variable for annotations that a program begins with: none since Python 3.14."""
+    """Return the variable ``__annotations__`` of a new program; there is none since Python 3.14."""
     return {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
 
@@ -161,15 +161,15 @@ def run_program(
 ) -> Outcome:
     """Run a program up to the point where the interpreter would shut down.
 
-    An exception that leaves it is printed as without us, its threads are waited for, its exit
-    functions called; its ``__main__`` is still there.
+    An exception that leaves it is printed as Python prints it. Its threads are waited for, and its
+    exit functions are called. Its ``__main__`` is still there afterwards.
 
     Parameters
     ----------
     run : callable
         Runs the code of the program.
     returned : callable
-        Called when its code has returned, before anything else ends.
+        Called when the code has returned, before threads are waited for.
     joined : callable
         Called when its threads have ended, before its exit functions run.
     """
@@ -183,8 +183,7 @@ def run_program(
             _print_exception(failed)
         failed = None
     for stream in (sys.stdout, sys.stderr):
-        # What cannot be flushed stays in the buffer. The interpreter tries again and reports the
-        # error.
+        # The interpreter flushes again when it shuts down, and reports the error.
         with suppress(Exception):
             stream.flush()
     return outcome
@@ -209,7 +208,7 @@ def _print_nothing(*_exception: object) -> None:
 
 
 def _join_threads() -> None:
-    # The interpreter calls this before the exit functions; it may be called twice.
+    # The interpreter calls this function before the exit functions. It may be called twice.
     _call(threading, "_shutdown")
 
 
@@ -262,13 +261,13 @@ def _ended_by(error: BaseException) -> Outcome:
         if isinstance(code, int):
             return Outcome(code)
         print(code, file=sys.stderr)
-        # What runpy says of a module that is not there.
+        # If no code has run, this is the message of runpy for a module that is not there.
         ran = _has_run(error)
         return Outcome(1, error=None if ran else str(code), ran=ran)
     ran, text = _has_run(error), error_text(error)
     status = _print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        # As a shell tells it.
+        # The status that a shell gives to a program that a signal ended.
         return Outcome(128 + signal.SIGINT, interrupted=True, failed=True, error=text, ran=ran)
     return Outcome(status, failed=True, error=text, ran=ran)
 
@@ -296,7 +295,7 @@ def error_text(error: BaseException) -> str:
 
 
 def _print_exception(error: BaseException) -> int:
-    """Print an exception as the interpreter would, and set what it sets."""
+    """Print an exception as the interpreter would, and set ``sys.last_exc``; return the status."""
     trace = _without_our_frames(error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     if sys.version_info >= (3, 12):

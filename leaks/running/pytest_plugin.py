@@ -1,12 +1,13 @@
 """The pytest plugin for tests that must not leak tensors. It is installed with the package.
 
-``@pytest.mark.no_tensor_leaks`` on a test, a class or a module watches the call of each test,
-``--tensor-leaks`` that of every test; what a test leaves behind fails it, and the report is the
-failure's text. The fixture ``tensor_leaks`` is an open detector. Until one of them asks, nothing of
-the library is imported.
+``@pytest.mark.no_tensor_leaks`` on a test, a class or a module watches the call of each test;
+``--tensor-leaks`` watches that of every test. A test fails if it leaves tensors behind, with the
+report as the text of the failure. The fixture ``tensor_leaks`` is an open detector. Nothing of the
+library is imported before one of these is used.
 
 The fixture ``assert_freed`` is called with models, or other objects, that must be gone once the
-test function has returned; what is left of them fails the test, with the chains that hold it.
+test function has returned. The test fails if something of them is left, with the chains that hold
+it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ __all__ = [
 
 _MARK: Final = "no_tensor_leaks"
 _PROPERTY: Final = "tensor_leaks"
-_OF_RAISES: Final = f" -> {pytest.ExceptionInfo.__name__}._excinfo"
+"""The property of a failed test with the number and the bytes of its tensors."""
+_STEP_OF_RAISES: Final = f" -> {pytest.ExceptionInfo.__name__}._excinfo"
+"""The step of a cycle that leads through the result of ``pytest.raises()``."""
 _FREED: Final = pytest.StashKey[list["AssertFreed"]]()
+"""The checks of the fixture ``assert_freed`` of a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         A marker has an argument that it does not take, allows an unknown kind of leak, or has a
         name that is nearly ours.
     """
-    # A worker of pytest-xdist cannot refuse what it collects: there the test fails.
+    # A worker of pytest-xdist cannot refuse to collect: there `pytest_runtest_setup` fails tests.
     if not hasattr(config, "workerinput"):
         for item in items:
             _check_markers(item)
@@ -92,7 +96,7 @@ def _check_markers(item: pytest.Item) -> None:
     for marker in item.iter_markers():
         try:
             if marker.name == _MARK:
-                _wishes(marker)
+                _arguments_of(marker)
             elif difflib.get_close_matches(marker.name, [_MARK], 1, 0.85):
                 raise pytest.UsageError(f"there is no marker {marker.name!r}; did you mean {_MARK!r}?")
         except pytest.UsageError as error:
@@ -109,14 +113,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return result
     from ..detector.detector import LeakDetector
 
-    allow, warmup = _wishes(marker)
+    allow, warmup = _arguments_of(marker)
     for _ in range(warmup):
         _run_once(pyfuncitem)
     # Free the cycles of earlier tests, which are not this test's.
     gc.collect()
     with LeakDetector() as detector:
         result = yield
-        # The arguments of the call are gone. What only a cycle keeps is reported as a cycle.
+        # Here the arguments and variables of the call are gone.
         _check(pyfuncitem, detector, allow)
     _check_freed(pyfuncitem)
     return result
@@ -147,12 +151,12 @@ def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) ->
         return
     tensors = "1 tensor" if found.count == 1 else f"{found.count:,} tensors"
     item.user_properties.append((_PROPERTY, f"{tensors}, {bytes_text(found.nbytes)}"))
-    # Outside of the handler: else the report would be printed once more, as the cause.
+    # Not inside the handler: the report would be printed a second time, as the cause.
     pytest.fail(f"the test leaves tensors behind: {found}", pytrace=False)
 
 
-def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
-    """Return what a marker allows, and the number of runs before the watched one."""
+def _arguments_of(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
+    """Return the arguments ``allow`` and ``warmup`` of a marker."""
     if marker is None:
         return (), 0
     unknown = marker.kwargs.keys() - {"allow", "warmup"}
@@ -167,7 +171,7 @@ def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
 
     kinds: tuple[str, ...] = get_args(LeakKind)
     for pattern in patterns:
-        # A name that is nearly a kind is one; every other may be a function's.
+        # A name that is close to a kind is taken for a misspelled kind; others may be functions.
         if pattern not in kinds and (near := difflib.get_close_matches(pattern, kinds, 1, 0.75)):
             raise pytest.UsageError(f"no_tensor_leaks: there is no kind of leak {pattern!r}; did you mean {near[0]!r}?")
     warmup: Any = marker.kwargs.get("warmup", 0)
@@ -192,9 +196,10 @@ def _is_allowed(leak: Leak, allow: tuple[str, ...]) -> bool:
 def _is_by_raises(leak: Leak) -> bool:
     """Return whether a cycle is that of ``pytest.raises() as error`` in a function of the test.
 
-    What that gave has the traceback, which leads to the frame with the variable: the test's doing.
+    The variable has the traceback, and the traceback the frame with the variable. Each such test
+    makes this cycle.
     """
-    return leak.kind == "cycle" and all(_OF_RAISES in holder for holder in leak.holders)
+    return leak.kind == "cycle" and all(_STEP_OF_RAISES in holder for holder in leak.holders)
 
 
 def _run_once(item: pytest.Function) -> None:

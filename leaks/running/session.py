@@ -57,37 +57,39 @@ __all__ = [
 
 # A watched program: its detector, its report file, and the processes that it starts.
 #
-# The report is written now and then while the program runs, when it ends in any way that Python
-# notices, and by each process that it forks or that `multiprocessing` starts for it. If a process
-# is killed, its last report counts. Those that it starts with `subprocess` join: see `children`.
+# A report is written now and then while the program runs, and when it ends in any way that Python
+# notices. Each process that the program forks, or starts by `multiprocessing`, does the same. If a
+# process is killed, its last report counts. Processes started by `subprocess` join: see `children`.
 
 
-_GOES_ON: Final[tuple[Ending, ...]] = ("running", "unfinished", "killed")
-"""Endings that a report says before the process has ended."""
+_WITHOUT_END: Final[tuple[Ending, ...]] = ("running", "unfinished", "killed")
+"""Endings of processes for which a report has no time of the end."""
 
 _MAIN_THREAD_FIRST_S: Final = 0.05
 _INTERVAL_S: Final = 2.0
+"""A report is written after so many seconds while the program runs."""
 _SAMPLES_EVERY_S: Final = 0.05
+"""The timeline has a sample after so many seconds."""
 
 
 @final
 class Session:
-    """A watched process: the one that was asked for, or one that it started.
+    """A watched process: the main process of a program, or a process that it started.
 
     Parameters
     ----------
     argv : tuple of str
         The program and its arguments.
     module : bool
-        Whether it was named as a module.
+        Whether the program was named as a module.
     settings : Settings
-        What is asked of the detector.
+        The settings of the detector.
     output : Path, optional
-        Where the report goes.
+        The file of the report.
     at_exit : callable, optional
-        Called with the report where the program ends itself by ``os._exit``, before it does.
+        Called with the last report before the program ends itself by ``os._exit``.
     suppressions : tuple of Suppression
-        What is not to be reported.
+        The suppressions.
     records_peak : bool, default False
         Whether the peak of memory of this process is recorded.
     """
@@ -113,8 +115,9 @@ class Session:
         self._lives = _life_recorder() if records_peak else None
         self._folder: Path | None = None
         self._parent: int | None = None
-        # Of a worker, which may have been forked.
+        # When a worker began: if it was forked, this module was loaded earlier, by its parent.
         self._began_at: str | None = None
+        # Whether this process runs a program of its own. A forked worker does not.
         self._is_program = True
         self._children: ChildProcesses | None = None
         self._ticker: Ticker | None = None
@@ -173,7 +176,8 @@ class Session:
         error : str, optional
             The exception that ended it.
         object_limit : int, optional
-            How many objects the search for holders meets; as the settings say where left out.
+            How many objects the search for holders reaches at most; by default that of the
+            settings.
         """
         if object_limit is None:
             object_limit = self.settings.object_limit
@@ -191,7 +195,7 @@ class Session:
         goes_on = ended == "unfinished"
         report = self.detector.report(object_limit=object_limit, of_program=True, died=died, goes_on=goes_on)
         if self._own_pages is not None:
-            # Growth of a forked process is seen by its own pages alone.
+            # For a forked process its own pages show native growth: see `own_pages`.
             others = tuple(leak for leak in report.leaks if leak.kind != "native")
             leaks = (*others, *self._own_pages.leaks())
             report = replace(
@@ -206,9 +210,9 @@ class Session:
         )
 
     def _with_others(self, own: Report, ended: Ending, status: int | None, error: str | None) -> Report:
-        """Return the report of this process with what is known of its end.
+        """Return the report of this process with the facts about its end.
 
-        The main process merges it with those of the others.
+        In the main process it is merged with the reports of the other processes.
         """
         [process] = own.processes
         process = replace(
@@ -218,7 +222,7 @@ class Session:
             ended=ended,
             status=status,
             began_at=process.began_at if self._began_at is None else self._began_at,
-            ended_at=None if ended in _GOES_ON else utc_of(time.time()),
+            ended_at=None if ended in _WITHOUT_END else utc_of(time.time()),
         )
         own = replace(
             own,
@@ -236,10 +240,7 @@ class Session:
         return above(whole, self.settings.threshold_nbytes)
 
     def finish(self, ended: Ending, status: int | None, error: str | None = None) -> Report:
-        """Write and return the last report.
-
-        The first call makes it; a later one finds it made.
-        """
+        """Write and return the last report."""
         self._end()
         if self._inventory is not None:
             self._inventory.go_on(AFTER_EXIT)
@@ -256,11 +257,12 @@ class Session:
         return report
 
     def take_inventory(self, ended: Ending) -> None:
-        """Keep what is there now for the last report: the program's code has returned."""
+        """Make the report that `finish` completes. Call it when the program's code has returned."""
         if self._lives is not None:
             self._lives.stop()
         request = None if self.is_worker or self._folder is None else LastRequest(self._folder)
-        # A report that is being made holds what the variables of the program named.
+        # A report that is being made on another thread refers to objects of the program, and would
+        # look like a holder.
         with self._no_report_meanwhile():
             self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
         if request is not None:
@@ -268,6 +270,7 @@ class Session:
 
     @contextmanager
     def _no_report_meanwhile(self) -> Generator[None]:
+        """Stop the reports that are written now and then, for a block."""
         ticker = self._ticker
         if ticker is not None:
             ticker.stop()
@@ -275,13 +278,13 @@ class Session:
             yield
         finally:
             if ticker is not None and self._ticker is ticker:
-                # Python 3.12 starts no thread any more where the interpreter ends: the last report
-                # follows.
+                # Since Python 3.12 no thread can be started while the interpreter shuts down. The
+                # last report follows anyway.
                 with suppress(RuntimeError):
                     ticker.start()
 
     def _with_freed(self, report: Report) -> Report:
-        """Return a report with what grew from pass to pass and was freed before the end."""
+        """Return a report with the lines that grew and were freed before the end."""
         return with_freed(report, *self._growing.freed(report.leaks, report.kept))
 
     def complete_inventory(self) -> None:
@@ -298,9 +301,9 @@ class Session:
         Parameters
         ----------
         folder : Path, optional
-            The folder of the session, where this process was not forked.
+            The folder of the session, if this process was not forked.
         is_program : bool, default False
-            Whether it runs a program of its own: what it keeps is no worker's.
+            Whether it runs a program of its own: then its leaks are not of the kind ``worker``.
         """
         folder = self._folder if folder is None else folder
         assert folder is not None
@@ -312,11 +315,12 @@ class Session:
         self._parent = os.getppid()
         self._began_at = utc_of(time.time())
         self._inventory = None
-        # Its parent may kill it, as a pool does, before the next report is due.
+        # Each look writes the report too: the parent may kill this process, as a pool does, before
+        # the next report is due.
         self._growing = Growing(self._written)
         self.output = folder / f"{os.getpid()}.json"
         while is_program and self.output.exists():
-            # A process that has become another program left its report.
+            # This process was another program before, which left a report.
             self.output = self.output.with_stem(f"{self.output.stem}-")
         self._at_exit = None
         self._ticker = self._answers = None
@@ -326,7 +330,7 @@ class Session:
         count_handovers()
 
     def go_on_in_child(self) -> None:
-        """Continue in a forked process; what the parent knows is reported by the parent."""
+        """Continue in a forked process, with a new detector: the parent reports its own leaks."""
         self._at_termination.remove()
         self.become_worker()
         self._own_pages = OwnPages()
@@ -340,12 +344,12 @@ class Session:
         return str(self._folder), self.settings
 
     def remove_folder(self) -> None:
-        """Remove what processes of the session have left; who goes on after that writes no more."""
+        """Remove the folder of the session. A process that still runs writes no report any more."""
         if not self.is_worker and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def ends_itself(self, status: int | None) -> None:
-        """Write what is known before the process ends without Python's exit handlers."""
+        """Write the last report before the process ends without Python's exit functions."""
         if self._is_over:
             return
         report = self.finish("os._exit" if not self.is_worker else "exit", status)
@@ -364,18 +368,18 @@ class Session:
         self.remove_folder()
 
     def becomes(self, command: str) -> ChildProcesses | None:
-        """Write what is known before the process becomes another program.
+        """Write a report before the process becomes another program.
 
         Parameters
         ----------
         command : str
-            What that is.
+            The command of that program.
 
         Returns
         -------
         ChildProcesses or None
-            Those of the session that the other program can join; None where this process is the
-            whole session.
+            The child processes of the session that the program can join. None for the main process,
+            whose session ends here.
         """
         if not self.is_worker:
             if self._children is not None:
@@ -383,7 +387,8 @@ class Session:
             self.ends_itself(None)
             return None
         assert self._folder is not None
-        if complete_log().counts()[3]:
+        _, _, _, known_births = complete_log().counts()
+        if known_births:
             self._write(self.report("exit", None))
         return self._children
 
@@ -391,7 +396,7 @@ class Session:
         if self._folder is not None and self._answer.is_installed:
             say_watched(self._folder)
         if self.output is not None and (self.is_worker or self.output.is_file() or not self.output.exists()):
-            self._ticker = Ticker(self._write_what_is_known, _INTERVAL_S, woken=self._look_beside)
+            self._ticker = Ticker(self._write_and_look, _INTERVAL_S, woken=self._look_beside)
             LOG.wake_for_looks(self._ticker.signal.release)
             self._ticker.start()
         if self._folder is not None and self.is_worker:
@@ -420,27 +425,27 @@ class Session:
         time.sleep(_MAIN_THREAD_FIRST_S)
         LOG.look_here(lambda has_more: self._growing.born_beside(has_more=has_more))
 
-    def _write_what_is_known(self) -> None:
+    def _write_and_look(self) -> None:
         self._growing.look_beside(self._written)
 
     def _written(self) -> Report:
-        """Return the report of this process, which is written with what is known of others."""
+        """Write a report with those of other processes, and return the part of this process."""
         # The program waits meanwhile, so look for holders only near its variables.
         own = self._own_report("unfinished", OBJECTS_WHILE_RUNNING)
-        # Where it cannot be written now, the next one may be; of the last one an error is told.
+        # If it cannot be written now, perhaps the next one can. Errors of the last one are raised.
         with suppress(OSError):
             self._write(self._with_others(own, "unfinished", None, None))
         return own
 
     def _write(self, report: Report) -> None:
-        # A process may outlive the program that started it, whose report is made.
+        # A process may outlive the program that started it, with whose report the folder goes.
         with suppress(*((FileNotFoundError,) if self.is_worker else ())):
             if self.output is not None:
                 write_report(report, self.output)
 
 
 def _life_recorder() -> LifeRecorder:
-    # It needs NumPy.
+    # Imported here because it needs NumPy.
     from ..peaks.program import LifeRecorder
 
     return LifeRecorder()
@@ -453,11 +458,11 @@ def _detector_of(settings: Settings) -> LeakDetector:
 # ------------------------------------------------------ the endings and beginnings of processes
 
 _SESSIONS: Final[list[Session]] = []
-"""The session of this process; empty where none is open."""
+"""The open sessions of this process: none or one."""
 
 
 def in_session() -> bool:
-    """Return whether this process is watched from outside."""
+    """Return whether this process has an open session."""
     return bool(_SESSIONS)
 
 
@@ -484,12 +489,12 @@ PATCHES.declare(_ENDINGS, _BEGINNINGS)
 
 
 def _watch_endings() -> None:
-    """Register for forks, for processes that `multiprocessing` starts, and for ``os._exit``."""
-    PATCHES.replace(_ENDINGS, os, "_exit", _reporting_first)
-    PATCHES.replace(_BEGINNINGS, _spawn, "get_preparation_data", _watching_too)
+    """Patch ``os._exit``, and the function by which `multiprocessing` starts processes."""
+    PATCHES.replace(_ENDINGS, os, "_exit", _patched_exit)
+    PATCHES.replace(_BEGINNINGS, _spawn, "get_preparation_data", _patched_preparation)
 
 
-def _reporting_first(leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+def _patched_exit(leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
     @wraps(leave)
     def _exit(status: int) -> NoReturn:
         for session in _SESSIONS[:]:
@@ -508,14 +513,14 @@ def _say_not_written(error: Exception) -> None:
         print(f"leak-report: the report could not be written: {error}", file=sys.stderr, flush=True)
 
 
-def _watching_too(prepare: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+def _patched_preparation(prepare: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
     @wraps(prepare)
     def get_preparation_data(name: str) -> dict[str, Any]:
         data = dict(prepare(name))
         if _SESSIONS:
-            # The code that starts a process ignores entries other than its own; this one acts when
-            # it is unpickled.
-            data["disposescope"] = _Seed(*_SESSIONS[-1].seed())
+            # multiprocessing ignores entries that it does not know. This one opens a session when
+            # it is unpickled in the new process.
+            data["disposescope"] = _SessionOpener(*_SESSIONS[-1].seed())
         return data
 
     return get_preparation_data
@@ -529,14 +534,14 @@ def _forked() -> None:
 at_forks(in_child=_forked)
 
 
-class _Seed:
+class _SessionOpener:
     """Opens a session in a newly started process when it is unpickled there."""
 
     def __init__(self, folder: str, settings: Settings) -> None:
-        self._of_session = folder, settings
+        self._arguments = folder, settings
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_in_worker, self._of_session
+        return _open_in_worker, self._arguments
 
 
 def _open_in_worker(folder: str, settings: Settings) -> None:
@@ -562,9 +567,9 @@ def _children_now() -> ChildProcesses | None:
 
 
 def join(value: str) -> Session | None:
-    """Open the session that the environment names in this process, started by `subprocess` or `os`.
+    """Open, in a process started by `subprocess` or `os`, the session that the environment names.
 
-    None where that session is over.
+    None if that session is over.
 
     Parameters
     ----------
@@ -588,9 +593,10 @@ def join(value: str) -> Session | None:
 
 
 PREFIX: Final = "leak-report-"
-"""How the folders of sessions begin, in the folder for temporary files."""
+"""How the names of session folders begin, in the folder for temporary files."""
 
 _LOOK_EVERY_S: Final = 0.05
+"""Whoever asks looks for the answer after so many seconds."""
 
 
 class AttachError(Exception):
@@ -603,7 +609,7 @@ def say_watched(folder: Path) -> None:
 
 
 def requested_output(folder: Path) -> Path | None:
-    """Return where a request wants the report of this process, once; None without a request."""
+    """Return the file that a request names for the report, and remove the request; None without."""
     request = folder / f"request-{os.getpid()}"
     try:
         name = request.read_text(encoding="utf-8")
@@ -619,7 +625,7 @@ def ask(pid: int, timeout_s: float) -> Report:
     Raises
     ------
     AttachError
-        There is no such process, it is not watched, it is not the user's, or it does not answer in
+        There is no such process, it is not watched, it is another user's, or it does not answer in
         time.
     """
     number: Any = getattr(signal, "SIGUSR1", None)
@@ -633,7 +639,7 @@ def ask(pid: int, timeout_s: float) -> Report:
         raise AttachError(f"process {pid} is another user's") from None
     folder = _folder_of(pid)
     if folder is None:
-        # The signal would end a program that does not wait for it.
+        # Send no signal: it ends a program that has no handler for it.
         raise AttachError(
             f"process {pid} is not watched: start it with `leak-report run`, or with PYTHONDISPOSESCOPE=leaks"
         )
@@ -665,9 +671,9 @@ def ask(pid: int, timeout_s: float) -> Report:
 def _folder_of(pid: int) -> Path | None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
-            kept = folder.stat()
+            status = folder.stat()
             # Ignore a folder that another user made.
-            if kept.st_uid in (os.getuid(), _user_of(pid)) and (folder / f"watched-{pid}").exists():
+            if status.st_uid in (os.getuid(), _user_of(pid)) and (folder / f"watched-{pid}").exists():
                 return folder
     return None
 

@@ -1,4 +1,4 @@
-"""What a watched process does at signals: print its current report, or the last one and end."""
+"""Handlers of signals in a watched process: print a report; or write the last report and end."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ class SignalAnswer:
 
     Parameters
     ----------
-    tell : callable
+    answer : callable
         Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
-        Where it returns None there is nothing to print.
+        If it returns None nothing is printed.
     """
 
-    __slots__ = ("_before", "_is_installed", "_tell")
+    __slots__ = ("_before", "_is_installed", "_make_answer")
 
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self._tell = tell
+    def __init__(self, answer: Callable[[], object]) -> None:
+        self._make_answer = answer
+        # The handler before.
         self._before: Any = None
         self._is_installed = False
 
@@ -88,10 +89,10 @@ class SignalAnswer:
 
     def _print(self) -> None:
         try:
-            told = self._tell()
-            if told is None:
+            answer = self._make_answer()
+            if answer is None:
                 return
-            text = f"leak-report: {told}"
+            text = f"leak-report: {answer}"
         except Exception as error:
             text = f"leak-report: there is no report: {error!r}"
         with suppress(OSError, ValueError):
@@ -99,21 +100,23 @@ class SignalAnswer:
 
 
 _WAIT_S: Final = 2.0
+"""The main thread waits so long for the report; then it goes on, as it may have a lock."""
 
 
 @final
 class ReportAtTermination:
     """Has a process that gets ``SIGTERM`` write its last report, and then end by the signal.
 
-    Services and containers are ended so, and a program that has no handler of its own ends at
-    once. Where it has one, also one that it installs later, nothing is done. A second signal ends
-    the process without a report. Where there is no such signal, or from another thread than the
-    main one, nothing is installed.
+    Services and containers are ended by this signal, and a program without a handler ends at once.
+    If the program has a handler, also one that it installs later, nothing is done. A second signal
+    ends the process without a report. Where there is no such signal, or from another thread than
+    the main one, nothing is installed.
 
     Parameters
     ----------
     finish : callable
-        Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
+        Writes the report. Called on a thread of its own, so that it may wait for a lock that the
+        interrupted code has.
     """
 
     __slots__ = ("_finish", "_is_done", "_is_installed", "_is_told")
@@ -148,13 +151,14 @@ class ReportAtTermination:
 
     def _answer(self, number: int, _frame: FrameType | None) -> None:
         if signal.getsignal(number) != self._answer:
-            # A handler of the program calls the one before: without us there was none.
+            # A handler of the program calls the one before, which would do nothing if this one had
+            # not been installed.
             return
         if not self._is_told:
             self._is_told = True
             start_new_thread(self._tell, (number,))
-            # What the interrupted code has locked may be needed: it goes on then, until all is
-            # told, and the thread sends the signal again.
+            # The report may need a lock that the interrupted code has. Then that code goes on until
+            # the report is written; the thread sends the signal again.
             if not self._is_done.wait(_WAIT_S):
                 return
         signal.signal(number, signal.SIG_DFL)

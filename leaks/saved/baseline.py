@@ -21,9 +21,10 @@ __all__ = [
 ]
 
 _SLACK: Final = 1.1
-"""A leak has become worse with more than so many times its bytes or number in the baseline."""
+"""A leak is worse than the baseline with more than so many times its bytes or its number."""
 _REASON: Final = "was there when the baseline was made"
-_WANTED: Final = {"fingerprint": str, "kind": str, "site": str, "count": int, "nbytes": int, "reason": str}
+"""The reason of a leak that is new in the baseline."""
+_FIELDS: Final = {"fingerprint": str, "kind": str, "site": str, "count": int, "nbytes": int, "reason": str}
 _TABLE: Final = re.compile(r"^\[\[(?:tool\.leak-report\.)?baseline\]\][^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)
 
 
@@ -35,13 +36,13 @@ class Known:
     Attributes
     ----------
     fingerprint : str
-        That of the leak.
+        The fingerprint of the leak.
     kind, site : str
-        For people: what it is and where. Not compared.
+        Its kind and its line, for people: they are not compared.
     count, nbytes : int
-        How many there were, and their bytes.
+        The number of resources, and their bytes.
     reason : str
-        Why it may stay.
+        Why the leak may stay.
     """
 
     fingerprint: str
@@ -62,9 +63,9 @@ class NotKnown:
     new : tuple of Leak
         Leaks that the baseline does not have.
     worse : tuple of Leak
-        Leaks that it has, with a tenth more in number or bytes.
+        Leaks that the baseline has with less: `_SLACK`.
     gone : tuple of Known
-        Leaks of the baseline that are not there any more.
+        Leaks of the baseline that the report does not have.
     """
 
     new: tuple[Leak, ...]
@@ -80,12 +81,12 @@ def read_baseline(file: Path) -> tuple[Known, ...]:
     SettingsError
         The file cannot be read, or an entry is wrong or has no reason.
     """
-    rows = rows_of(file, read_table(file), "baseline", "known leak", _WANTED)
+    rows = rows_of(file, read_table(file), "baseline", "known leak", _FIELDS)
     return tuple(_known(where, fields) for where, fields in rows)
 
 
 def _known(where: str, fields: dict[str, Any]) -> Known:
-    for name, cls in _WANTED.items():
+    for name, cls in _FIELDS.items():
         value: Any = fields.get(name)
         if not isinstance(value, cls) or isinstance(value, bool):
             raise SettingsError(f"{where}: {name} must be a {cls.__name__}, not {value!r}")
@@ -100,22 +101,22 @@ def write_baseline(file: Path, leaks: Iterable[Leak]) -> None:
     reasons = {known.fingerprint: known.reason for known in read_baseline(file)} if text else {}
     rest = _TABLE.sub("", text).rstrip("\n")
     prefix = "tool.leak-report." if file.name == "pyproject.toml" else ""
-    together: dict[str, Known] = {}
+    by_fingerprint: dict[str, Known] = {}
     for leak in leaks:
         site = "" if leak.site is None else str(leak.site)
         known = Known(
             leak.fingerprint, leak.kind, site, leak.count, leak.nbytes, reasons.get(leak.fingerprint, _REASON)
         )
-        before = together.get(leak.fingerprint)
+        before = by_fingerprint.get(leak.fingerprint)
         if before is not None:
             known = replace(before, count=before.count + known.count, nbytes=before.nbytes + known.nbytes)
-        together[leak.fingerprint] = known
-    tables = [_table(known, prefix) for known in together.values()]
+        by_fingerprint[leak.fingerprint] = known
+    tables = [_table(known, prefix) for known in by_fingerprint.values()]
     file.write_text("\n\n".join([*([rest] if rest else []), *tables]) + "\n", encoding="utf-8")
 
 
 def _table(known: Known, prefix: str) -> str:
-    # A string of JSON without characters beyond ASCII is one of TOML.
+    # A JSON string is also a TOML string.
     return "\n".join(
         [
             f"[[{prefix}baseline]]",
@@ -132,12 +133,12 @@ def _table(known: Known, prefix: str) -> str:
 def beyond_baseline(report: Report, baseline: Iterable[Known]) -> NotKnown:
     """Return the leaks of a report that a baseline does not tolerate."""
     known = {row.fingerprint: row for row in baseline}
-    there: dict[str, list[Leak]] = {}
+    by_fingerprint: dict[str, list[Leak]] = {}
     for leak in report.leaks:
-        there.setdefault(leak.fingerprint, []).append(leak)
+        by_fingerprint.setdefault(leak.fingerprint, []).append(leak)
     new: list[Leak] = []
     worse: list[Leak] = []
-    for fingerprint, leaks in there.items():
+    for fingerprint, leaks in by_fingerprint.items():
         row = known.get(fingerprint)
         if row is None:
             new += leaks
@@ -146,4 +147,5 @@ def beyond_baseline(report: Report, baseline: Iterable[Known]) -> NotKnown:
             or sum(leak.nbytes for leak in leaks) > row.nbytes * _SLACK
         ):
             worse += leaks
-    return NotKnown(tuple(new), tuple(worse), tuple(row for row in known.values() if row.fingerprint not in there))
+    gone = tuple(row for row in known.values() if row.fingerprint not in by_fingerprint)
+    return NotKnown(tuple(new), tuple(worse), gone)

@@ -39,14 +39,14 @@ def write_report(report: Report, output: Path) -> None:
 def reports_in(folder: Path | None) -> list[Report]:
     """Return the reports that processes wrote into a folder.
 
-    Of the reports of one process, the one that `merged` shall take comes first. For a killed
-    process that is the one that it was asked for, or else the last one that it wrote.
+    If a process wrote several, the one that `merged` shall take comes first. For a killed process
+    that is the report that it was asked for, or else the last one that it wrote.
     """
     found: list[Report] = []
     for path in (*folder.glob(asked_report(folder, "*").name), *sorted(folder.glob("*.json"))) if folder else ():
         # A process that was killed while it wrote left its last report, or none.
         with suppress(OSError, ReportFileError, UnicodeDecodeError):
-            found.append(_told_dead(report_from_json(path.read_text(encoding="utf-8"))))
+            found.append(_marked_killed(report_from_json(path.read_text(encoding="utf-8"))))
     return sorted(found, key=lambda report: report.program.ended in ("unfinished", "killed"))
 
 
@@ -55,8 +55,8 @@ def asked_report(folder: Path, pid: int | str) -> Path:
     return folder / f"asked-{pid}"
 
 
-def _told_dead(report: Report) -> Report:
-    """Return the report of a process that was killed, marked as such."""
+def _marked_killed(report: Report) -> Report:
+    """Return the report of a process, marked as killed if it is gone without a last report."""
     if report.program.ended != "unfinished" or is_running(report.program.pid):
         return report
     return replace(
@@ -67,14 +67,14 @@ def _told_dead(report: Report) -> Report:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is there that has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
         return True
-    # A process that has ended but was not waited for still exists.
+    # A process that has ended but was not waited for (a zombie) still exists.
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] != [b"Z"]
     return True
@@ -87,15 +87,16 @@ T = TypeVar("T")
 _Row = TypeVar("_Row", Leak, LiveSite, Retainer)
 
 _SHARE_OF_FIRST: Final = 0.5
+"""The first process has at least this share of the items of a timeline."""
 
 
 def timelines_together(reports: Sequence[Report]) -> Timeline:
     """Return the timelines of several processes as one.
 
-    Times are in seconds since the start of the first, and each item has its process.
+    Times are in seconds since the start of the first process, and each item has its process.
 
-    Of each sort at most as many are kept as of one process: half of them of the first, the others
-    of the rest in equal parts; thinned evenly.
+    There are at most as many samples, passes and scopes as in the timeline of one process: at least
+    half of them of the first process, and equal parts of the others. Some are left out evenly.
     """
     first = reports[0]
     lines = [_of_process(report, _later_s(first, report)) for report in reports]
@@ -128,16 +129,16 @@ def _of_process(report: Report, later_s: float) -> Timeline:
 
 
 def _later_s(first: Report, report: Report) -> float:
-    """Return how many seconds a process started after the first, by their clocks."""
+    """Return how many seconds after the first a process started; 0 if that is unknown."""
     try:
-        starts = [datetime.fromisoformat(each.program.started_at) for each in (first, report)]
-        return (starts[1] - starts[0]).total_seconds()
+        first_start, start = (datetime.fromisoformat(each.program.started_at) for each in (first, report))
+        return (start - first_start).total_seconds()
     except (TypeError, ValueError):
         return 0.0
 
 
 def _fitting(lists: Sequence[Sequence[T]]) -> list[T]:
-    """Return the rows of several processes that are kept; the first process matters most."""
+    """Return the rows of several processes, `AT_MOST` in all; most rows of the first are kept."""
     if sum(map(len, lists)) <= AT_MOST:
         return [row for rows in lists for row in rows]
     others = sum(map(len, lists[1:]))
@@ -160,26 +161,27 @@ def _thinned(rows: Sequence[T], at_most: int) -> list[T]:
 
 
 _RECORDS_AT_MOST: Final = 20
+"""A leak has so many records at most, as in `classify`."""
 
 
 def merged(reports: Sequence[Report]) -> Report:
     """Return one report of several processes.
 
-    The program and the settings are those of the first; the time lines of all are one: see
-    `timelines_together`. The same leak in several workers is one leak: its holders are those of the
-    worker that has the most, and its counts and bytes are added up, of the workers that were there
-    at the same time, when these had the most. Those of different ranks, and of programs that were
-    reported apart, stay apart.
+    The program and the settings are those of the first report. The timelines are joined: see
+    `timelines_together`. The same leak in several workers becomes one leak. Its holders are those
+    of the worker with the most bytes. Its counts and bytes are sums over the workers that ran at
+    the same time, for the time when these had the most bytes. Leaks of different ranks, and of
+    programs that were reported separately, are not joined.
 
     Parameters
     ----------
     reports : sequence of Report
-        At least one. One of the same process twice counts once, as it came first.
+        The reports. If a process has several, only the first one counts.
 
     Raises
     ------
     ValueError
-        There is none.
+        There is no report.
     """
     if not reports:
         raise ValueError("there is no report to merge")
@@ -190,17 +192,18 @@ def merged(reports: Sequence[Report]) -> Report:
     rows = list(different.values())
     if len(rows) == 1:
         return main
-    leaks, of_gone_leaks = _together(rows, lambda report: report.leaks)
-    kept, of_gone_kept = _together(rows, lambda report: report.kept)
+    leaks, gone_nbytes = _together(rows, lambda report: report.leaks)
+    kept, gone_kept_nbytes = _together(rows, lambda report: report.kept)
+    leftovers, _ = _together(rows, lambda report: report.leftovers)
     return replace(
         main,
         count=sum(leak.count for leak in leaks),
-        nbytes=max(0, sum(report.nbytes for report in rows) - of_gone_leaks),
+        nbytes=max(0, sum(report.nbytes for report in rows) - gone_nbytes),
         leaks=leaks,
         kept=kept,
-        kept_nbytes=max(0, sum(report.kept_nbytes for report in rows) - of_gone_kept),
+        kept_nbytes=max(0, sum(report.kept_nbytes for report in rows) - gone_kept_nbytes),
         unwatched=tuple(dict.fromkeys(_all(rows, lambda report: report.unwatched))),
-        leftovers=_together(rows, lambda report: report.leftovers)[0],
+        leftovers=leftovers,
         suppressed=tuple(_all(rows, lambda report: report.suppressed)),
         unused_suppressions=_unused_in_all(rows),
         timeline=timelines_together(rows),
@@ -218,22 +221,22 @@ _Life = tuple[str, str]
 """When a process began and ended, in UTC."""
 
 _NEVER: Final = "~"
-"""A time after all others."""
+"""Sorts after every time that is written as text."""
 
 
 def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]]) -> tuple[tuple[Leak, ...], int]:
-    """Return the leaks, equal ones of different workers of a rank joined, the most bytes first.
+    """Return the leaks of reports; the same leak in workers of one rank is joined.
 
     Returns
     -------
     leaks : tuple of Leak
-        The leaks.
+        The leaks, the most bytes first.
     nbytes : int
-        The bytes that they leave out, of workers that others had taken the place of.
+        The bytes that are left out: those of workers that did not run when the others had the most.
     """
     groups: dict[tuple[object, ...], list[tuple[_Life, Leak]]] = {}
     for number, report in enumerate(reports):
-        # Machines give the same process id to processes of their own.
+        # By report, because processes of different machines may have the same id.
         processes = {process.pid: process for process in report.processes}
         for leak in rows(report):
             process = processes.get(leak.pid)
@@ -242,15 +245,14 @@ def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]
             place = (number, leak.pid) if process is None or process.role == "main" else "worker"
             key = place, leak.rank, leak.fingerprint, leak.state, leak.site
             groups.setdefault(key, []).append((_life_of(process), leak))
-    most = [_at_once(those) for those in groups.values()]
-    found = [_sum(those) for those in most]
-    found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), _last(leak.rank), leak.pid))
-    of_all = sum(leak.nbytes for those in groups.values() for _, leak in those)
-    return tuple(found), of_all - sum(leak.nbytes for leak in found)
+    found = [_sum(_at_once(group)) for group in groups.values()]
+    found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), _none_last(leak.rank), leak.pid))
+    all_nbytes = sum(leak.nbytes for group in groups.values() for _, leak in group)
+    return tuple(found), all_nbytes - sum(leak.nbytes for leak in found)
 
 
 def _retainers_together(reports: Iterable[Report]) -> tuple[Retainer, ...]:
-    """Return what retains memory, the same holder in several workers of a rank as one row."""
+    """Return the retainers of reports; the same one in workers of one rank is joined."""
     groups: dict[tuple[object, ...], list[tuple[_Life, Retainer]]] = {}
     for number, report in enumerate(reports):
         processes = {process.pid: process for process in report.processes}
@@ -265,26 +267,26 @@ def _retainers_together(reports: Iterable[Report]) -> tuple[Retainer, ...]:
 
 
 def _life_of(process: Process | None) -> _Life:
-    """Return when a process began and ended; where that is not known, it was there all the time."""
+    """Return when a process began and ended; before and after all times if that is not known."""
     if process is None:
         return "", _NEVER
     return process.began_at or "", process.ended_at or _NEVER
 
 
 def _at_once(rows: Sequence[tuple[_Life, _Row]]) -> list[_Row]:
-    """Return the rows of the processes that had the most bytes at the same time.
+    """Return the rows of those processes that ran at the same time with the most bytes.
 
-    A `DataLoader` starts new workers in each epoch: what those before had kept went with them.
+    A `DataLoader` starts new workers in each epoch. What earlier workers kept was freed with them.
     """
-    there = (
+    rows_at_moments = (
         [row for (began, ended), row in rows if began == moment or began < moment < ended]
         for moment in dict.fromkeys(began for (began, _), _ in rows)
     )
-    return max(there, key=lambda those: sum(row.nbytes for row in those))
+    return max(rows_at_moments, key=lambda running: sum(row.nbytes for row in running))
 
 
 def _sum_of_retainers(rows: Sequence[Retainer]) -> Retainer:
-    # How much it grows in a pass is told of one worker, as of a leak.
+    # The growth in a pass is that of one worker, as for a leak.
     most = max(rows, key=lambda row: (row.nbytes, row.count))
     return replace(
         most,
@@ -294,7 +296,7 @@ def _sum_of_retainers(rows: Sequence[Retainer]) -> Retainer:
     )
 
 
-def _last(rank: int | None) -> float:
+def _none_last(rank: int | None) -> float:
     return math.inf if rank is None else rank
 
 
@@ -320,7 +322,7 @@ def _sum(leaks: list[Leak]) -> Leak:
 
 
 def _trend_of(most: Leak, leaks: Sequence[Leak]) -> Trend | None:
-    """Return the trend of one of some workers; if over births, then over those of all of them."""
+    """Return the trend of the worker with the most bytes; over births, those of all workers."""
     if most.trend is None or most.trend.over != "births":
         return most.trend
     births = [leak.trend.passes for leak in leaks if leak.trend is not None and leak.trend.over == "births"]
@@ -335,15 +337,15 @@ def _sites(reports: Iterable[Report]) -> tuple[LiveSite, ...]:
         for row in report.sites:
             groups.setdefault((row.site, row.frames, row.kind, row.device), []).append((life, row))
     found: list[LiveSite] = []
-    for those in groups.values():
-        most = _at_once(those)
+    for group in groups.values():
+        running = _at_once(group)
         found.append(
             replace(
-                most[0],
-                count=sum(row.count for row in most),
-                nbytes=sum(row.nbytes for row in most),
-                peak_nbytes=sum(row.peak_nbytes for row in most),
-                births=sum(row.births for _, row in those),
+                running[0],
+                count=sum(row.count for row in running),
+                nbytes=sum(row.nbytes for row in running),
+                peak_nbytes=sum(row.peak_nbytes for row in running),
+                births=sum(row.births for _, row in group),
             )
         )
     found.sort(key=lambda row: (-row.nbytes, -row.count, str(row.site), row.kind))
@@ -351,6 +353,7 @@ def _sites(reports: Iterable[Report]) -> tuple[LiveSite, ...]:
 
 
 def _unused_in_all(reports: Sequence[Report]) -> tuple[UnusedSuppression, ...]:
+    """Return the suppressions that matched nothing in any report."""
     unused = set(reports[0].unused_suppressions)
     for report in reports[1:]:
         unused &= set(report.unused_suppressions)

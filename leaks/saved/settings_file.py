@@ -1,6 +1,6 @@
 """The settings of a project: options of the command line, and suppressions.
 
-They stand in ``.leak-report.toml``, or in a table of ``pyproject.toml``.
+They are in ``.leak-report.toml``, or in a table of ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ __all__ = [
 
 
 FILE: Final = ".leak-report.toml"
-"""A project's own file; ``pyproject.toml`` may have the same in its table ``tool.leak-report``."""
+"""The file of the settings; ``pyproject.toml`` may have them in its table ``tool.leak-report``."""
 
 
 _TABLES: Final = ("suppress", "baseline")
+"""Entries of the file that are no options of the command line."""
 
 
 class SettingsError(ValueError):
@@ -59,12 +60,12 @@ def find_settings(folder: Path) -> Path | None:
 
 
 def read_table(file: Path) -> dict[str, Any]:
-    """Return the content of a file; of a ``pyproject.toml``, its table ``tool.leak-report``.
+    """Return the content of a file; for ``pyproject.toml``, its table ``tool.leak-report``.
 
     Raises
     ------
     SettingsError
-        It cannot be read, or is no TOML.
+        The file cannot be read, or is no TOML.
     """
     try:
         with file.open("rb") as stream:
@@ -82,12 +83,12 @@ def read_table(file: Path) -> dict[str, Any]:
 def rows_of(
     file: Path, content: dict[str, Any], name: str, noun: str, keys: Collection[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each table ``[[name]]`` of a file's content, with its place for messages.
+    """Yield each table ``[[name]]`` of a file's content, with the text of its place for messages.
 
     Raises
     ------
     SettingsError
-        They are no tables, or one has another key than `keys`.
+        An entry is no table, or has a key that is not among `keys`.
     """
     rows: list[Any] = content.get(name, [])
     if type(rows) is not list:
@@ -113,7 +114,7 @@ def options_of(file: Path, known: Collection[str]) -> dict[str, Any]:
     file : Path
         The file of settings.
     known : collection of str
-        The names that there are, without the dashes.
+        The long names of all options, without the dashes.
 
     Raises
     ------
@@ -136,6 +137,7 @@ def options_of(file: Path, known: Collection[str]) -> dict[str, Any]:
 
 _KINDS: Final = frozenset(cast("tuple[str, ...]", get_args(LeakKind)))
 _CRITERIA: Final = ("kind", "site", "function", "tensor")
+"""The fields of a suppression that say what it matches."""
 
 
 @final
@@ -146,11 +148,11 @@ class Suppression:
     Attributes
     ----------
     file : str
-        The file that it stands in.
+        The file with the suppression.
     index : int
-        Its place among the suppressions of the file, from 0.
+        Its position among the suppressions of the file, from 0.
     reason : str
-        Why.
+        Why these leaks are not reported.
     kind : tuple of str
         Kinds of leak.
     site : tuple of str
@@ -198,8 +200,8 @@ def suppressions_of(file: Path) -> tuple[Suppression, ...]:
     Raises
     ------
     SettingsError
-        The file cannot be read, or a suppression is wrong: an unknown key, no reason, nothing to go
-        by, an unknown kind of leak.
+        The file cannot be read, or a suppression is wrong: it has an unknown key, no reason,
+        nothing that it matches by, or an unknown kind of leak.
     """
     rows = rows_of(file, read_table(file), "suppress", "suppression", ("reason", *_CRITERIA))
     return tuple(_suppression(str(file), index, where, fields) for index, (where, fields) in enumerate(rows))
@@ -242,7 +244,7 @@ def suppressed_by(report: Report, suppressions: Iterable[Suppression]) -> Report
             leaks.append(leak)
     kept: list[Leak] = []
     for leak in report.kept:
-        # What is not known of a line can be suppressed as well.
+        # Kept lines that could not be judged can be suppressed as well.
         matching = [row for row in rows if row.matches(leak)] if leak.unjudged is not None else []
         used.update(matching)
         if matching:

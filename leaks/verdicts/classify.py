@@ -1,4 +1,4 @@
-"""Make a report of a snapshot: group what is there by line and by the reason why it is there."""
+"""Make the report of a snapshot: group resources by line, and by the reason why they are alive."""
 
 from __future__ import annotations
 
@@ -37,53 +37,59 @@ _Line = tuple[Site | None, State, str, str | None, bool, bool]
 """Line, state, kind, call, whether it is a view, whether it is left over."""
 
 RECORDS_KEPT: Final = 20
+"""A leak in a report has so many records at most."""
 _BIRTHS_PER_PART: Final = 4
-"""Between two models that are made apart lie so many times as many births as one has parts."""
-_BIRTHS_PER_ADDED: Final = 2
-"""The same, on average, for models that are added one by one."""
+"""Other work was done between two models if there are so many births for each part of a model."""
+_BIRTHS_PER_ADDED_PART: Final = 2
+"""The same for models that are added to another one, on average."""
 _VIEWED_NBYTES: Final = 64_000
-"""Of smaller memory it is not asked which views keep it."""
+"""For smaller memory it is not found out how many bytes its users use."""
 _PINNING: Final = ("view", "escaped")
+"""The kinds of leaks of which the report says how many bytes are used."""
 _SEVERAL: Final = 3
-"""Of fewer it is not said that they may grow."""
+"""A group of fewer is not said to be growing perhaps."""
 _REPLACED: Final = 8
-"""Where a line made so many and one is alive, that is the last one of a loop."""
+"""If a line made at least so many and one is alive, this is the last one of a loop."""
 _IMPORTING: Final = "<frozen importlib"
+"""How the file of code begins that runs while a module is imported."""
 _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
+"""How chains begin that lead through the exception which ended the program."""
 _PART_OF_GROWTH: Final = 1 / 4
-"""A group with less than this part of what a line grew by is not what grew."""
+"""A group with less than this part of what its line grew by is not what grew."""
 _WARM_UP: Final = 1 / 4
-"""This part of the passes comes before those over which growth is measured."""
+"""This part of the passes comes before those over which `growth` measures."""
 _OUTLIVED: Final = 3
-"""Of fewer graphs it is not said that they stay."""
+"""Fewer graphs are not said to stay."""
 _MUCH_MORE: Final = 2.0
+"""The bytes of graphs are reported if they are at least so many times those of the tensors."""
 _VERSION: Final = re.compile(r"\d+")
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
-"""The reasons of groups of which more may come."""
+"""The reasons of groups that may grow."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What a snapshot found, in parallel sequences, in the order of birth.
+    """What a snapshot found: resources and memory, in the order of birth.
 
     Attributes
     ----------
     records : sequence of Record
-        What is reported of each resource.
+        The record of each.
     subjects : sequence of Entry or RecordedMemory
-        What each record is of.
+        The resource or the memory of each record.
     rows : sequence of (Row or None)
-        What is known of each birth; None where nobody saw it.
+        The row of each birth in the log; None where it was not recorded.
     sites : Sites
-        What is known of their lines.
+        The facts about the sites in the log.
     closings : dict
-        For what was disposed, which closing of a scope did it, where that is known.
+        For each disposed resource whose disposal was recorded, how many scopes had been closed
+        then.
     beginning : Beginning
-        What the log had when the detector was opened.
+        The counts of the log when the detector was opened.
     watched : bool
-        Whether it is all that a detector knows, and what else it knows is to be reported.
+        Whether this is everything that a detector found, so that open scopes are reported too.
     last : int
         The number of the last birth when the snapshot was taken. Other threads go on.
     """
@@ -106,23 +112,23 @@ def report_of(
     Parameters
     ----------
     found : Census
-        What was found.
+        What the snapshot found.
     object_limit : int
-        How many objects the search for holders meets at most.
+        How many objects the search for holders reaches at most.
     of_program : bool
-        Whether this is about a whole program: what its variables lead to is no leak then unless it
-        shows signs of one.
+        Whether this is about a whole program: then a resource that its variables lead to is no leak
+        unless it shows signs of one.
     died : bool
-        Whether an exception ended the program, so that ``sys.last_exc`` is that one.
+        Whether an exception ended the program: ``sys.last_exc`` is that one.
     goes_on : bool
         Whether the program runs on, so that a few large results may become more.
     """
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))
     if of_program:
-        # Leave out what libraries make when they are imported. Only a walk through all of them
-        # finds who holds it.
-        groups = {line: those for line, those in groups.items() if not _is_of_an_import(found, line, those)}
+        # Leave out the little that libraries make when they are imported: to find its holders the
+        # search would have to go through all libraries.
+        groups = {line: indices for line, indices in groups.items() if not _is_of_an_import(found, line, indices)}
     views = {index: identities for index in _large(records) if (identities := _pinned_by(found, index))}
     sizes = {identity: nbytes for identities in views.values() for identity, nbytes in identities}
     escapes: dict[Subject, Escape] = {
@@ -135,8 +141,9 @@ def report_of(
     leaks: list[Leak] = []
     kept: list[Leak] = []
     leftovers: list[Leak] = []
+    # For each leak, by ``id``, the indexes of its records.
     places: dict[int, list[int]] = {}
-    # For each row that graphs hold, the tensors that have these.
+    # For each leak that graphs hold, by ``id``, the tensors that have these graphs.
     graphs: dict[int, dict[int, object]] = {}
     with Holders(
         [[subjects[index] for index in indices] for indices in groups.values()],
@@ -147,14 +154,15 @@ def report_of(
         left_memory = (
             holders.left_over(_rows_of(found, escapes), evidence.passes) if of_program and escapes else set[Subject]()
         )
-        whole = [
+        by_reason = [
             group
             for (*_, is_left), indices in groups.items()
             for group in _by_reason(found, indices, holders, views, escapes, left_memory, is_left=is_left)
         ]
-        # What graphs hold first: the tensors that have these are said to be its holders then.
+        # Groups that graphs hold come first: where one is a leak, the nodes of its graphs do not
+        # count again for the tensors that have these graphs.
         carriers: set[int] = set()
-        for group in sorted(whole, key=lambda group: group.reason != "graph"):
+        for group in sorted(by_reason, key=lambda group: group.reason != "graph"):
             of_graph = group.reason == "graph"
             with_graphs = holders.roots_of_graphs([subjects[index] for index in group.places]) if of_graph else {}
             leak, is_leak = group.leak(
@@ -170,21 +178,20 @@ def report_of(
             else:
                 leaks.append(leak)
                 carriers |= with_graphs.keys()
-        behind = _graph_nbytes_by_row(found, holders, [*leaks, *kept], graphs, places)
+        graph_nbytes = _graph_nbytes_by_leak(found, holders, [*leaks, *kept], graphs, places)
         graphs.clear()
         for rows in (leaks, kept):
             for number, leak in enumerate(rows):
-                if id(leak) in behind:
-                    rows[number] = replace(leak, graph_nbytes=behind[id(leak)])
+                if id(leak) in graph_nbytes:
+                    rows[number] = replace(leak, graph_nbytes=graph_nbytes[id(leak)])
                     places[id(rows[number])] = places[id(leak)]
-        # A second walk over all that was met.
         retainers = _retainers(found, holders, [*leaks, *kept], places) if of_program else ()
     kept, leftovers = apart(leaks, kept, leftovers)
     weights = [1.0 if row is None else row.weight for row in found.rows]
     sampled = any(weight != 1.0 for weight in weights)
 
     def nbytes_in(rows: Sequence[Leak]) -> int:
-        # Each storage once; of samples, the sum of the estimates.
+        # Each storage counts once. Of a sample the sum of the estimates is taken.
         if sampled:
             return sum(leak.nbytes for leak in rows)
         return nbytes_of(records[index] for leak in rows for index in places[id(leak)])
@@ -201,7 +208,7 @@ def report_of(
         kept=tuple(kept),
         leftovers=tuple(leftovers),
         sites=live_sites(records, weights if sampled else ()),
-        unwatched=tuple(PATCHES.unwatched_since(found.beginning.met)),
+        unwatched=tuple(PATCHES.unwatched_since(found.beginning.unseen)),
         kept_nbytes=kept_nbytes,
         retainers=retainers,
     )
@@ -217,53 +224,58 @@ def _by_reason(
     *,
     is_left: bool,
 ) -> list[_Group]:
-    """Return what one line made in groups: by reason, how much more views keep, and how it left."""
+    """Return the resources of one line in groups.
+
+    A group has one reason, about the same number of times that views keep more than they use, one
+    kind of escape, and is left over or not.
+    """
     parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
     subjects = [found.subjects[index] for index in indices]
     for index, subject, reason in zip(indices, subjects, holders.reasons_of(subjects), strict=True):
         times = _pinned_times(views[index], holders) if index in views else 1.0
-        # Beyond three times as much, how many times makes no other group.
-        nature = reason, min(3, int(times)), escapes.get(subject), is_left or subject in left_memory
-        parts.setdefault(nature, []).append(index)
+        # From three times on the number makes no further group.
+        key = reason, min(3, int(times)), escapes.get(subject), is_left or subject in left_memory
+        parts.setdefault(key, []).append(index)
     return [
-        _Group(found, those, reason, escape, is_gone, views) for (reason, _, escape, is_gone), those in parts.items()
+        _Group(found, places, reason, escape, is_gone, views) for (reason, _, escape, is_gone), places in parts.items()
     ]
 
 
-def _graph_nbytes_by_row(
+def _graph_nbytes_by_leak(
     found: Census,
     holders: Holders,
-    rows: Sequence[Leak],
+    leaks: Sequence[Leak],
     graphs: Mapping[int, dict[int, object]],
     places: Mapping[int, list[int]],
 ) -> dict[int, int]:
-    """Return for rows, by ``id``, what their graphs saved, where lines made little of it.
+    """Return for leaks, by ``id``, the bytes of their graphs, if these are much more than theirs.
 
-    Operations that one call of a library makes in C++ save what no line of the program made. Of the
-    rows that share graphs the largest stands for them.
+    An operation of a library in C++ may save memory that no line of the program made. Leaks that
+    share graphs are one family, and the largest of them stands for all.
     """
+    # The tensors that have the graphs, by ``id``, and the leaks of each family.
     families: list[tuple[dict[int, object], list[Leak]]] = []
-    for leak in rows:
+    for leak in leaks:
         tensors = graphs.get(id(leak))
         if not tensors:
             continue
-        near = [family for family in families if not family[0].keys().isdisjoint(tensors)]
+        related = [family for family in families if not family[0].keys().isdisjoint(tensors)]
         families = [family for family in families if family[0].keys().isdisjoint(tensors)]
-        joined = {key: tensor for those, _ in near for key, tensor in those.items()} | tensors
-        families.append((joined, [*(row for _, those in near for row in those), leak]))
-    behind: dict[int, int] = {}
-    for tensors, those in families:
-        known = nbytes_of(found.records[index] for leak in those for index in places[id(leak)])
+        joined = {key: tensor for its_tensors, _ in related for key, tensor in its_tensors.items()} | tensors
+        families.append((joined, [*(other for _, its_leaks in related for other in its_leaks), leak]))
+    graph_nbytes: dict[int, int] = {}
+    for tensors, family_leaks in families:
+        known = nbytes_of(found.records[index] for leak in family_leaks for index in places[id(leak)])
         nbytes = holders.nbytes_of_graphs([*tensors.values()])
         if nbytes >= _MUCH_MORE * known:
-            behind[id(max(those, key=lambda leak: leak.nbytes))] = nbytes
-    return behind
+            graph_nbytes[id(max(family_leaks, key=lambda leak: leak.nbytes))] = nbytes
+    return graph_nbytes
 
 
 def _retainers(
     found: Census, holders: Holders, rows: Sequence[Leak], places: dict[int, list[int]]
 ) -> tuple[Retainer, ...]:
-    """Return what retains the memory of some rows, the most bytes first."""
+    """Return the objects that retain the memory of some leaks, those with the most bytes first."""
     row_of = {index: row for row in rows for index in places[id(row)]}
     pieces = [(storages, index) for index in sorted(row_of) if (storages := _storages_of(found, index))]
     retainers: list[Retainer] = []
@@ -301,7 +313,7 @@ def _retainers(
 
 
 def _nbytes_by_site(records: Sequence[Record]) -> Iterable[tuple[Site, int]]:
-    # By the identity of the lines: there are few, and comparing them is slow.
+    # Group by the ``id`` of the lines: there are few, and comparing them is slow.
     sites: dict[int, Site] = {}
     nbytes: dict[int, int] = {}
     for record in records:
@@ -313,6 +325,7 @@ def _nbytes_by_site(records: Sequence[Record]) -> Iterable[tuple[Site, int]]:
 
 
 def _storages_of(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
+    """Return the storages of a living resource, or some memory, each with its bytes."""
     record, subject = found.records[index], found.subjects[index]
     if record.state != "alive":
         return ()
@@ -325,25 +338,25 @@ def _storages_of(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
 def _rows_of(found: Census, escapes: Container[Subject]) -> dict[UnheldMemory, Row]:
     return {
         subject: row
-        for place, subject in enumerate(found.subjects)
-        if not isinstance(subject, Entry) and subject in escapes and (row := found.rows[place]) is not None
+        for index, subject in enumerate(found.subjects)
+        if not isinstance(subject, Entry) and subject in escapes and (row := found.rows[index]) is not None
     }
 
 
 def _grouped(found: Census, left: set[Entry]) -> dict[_Line, list[int]]:
-    """Return what is there, by line and nature, without what has gone since the snapshot."""
-    # Group by the identity of the lines first: there are few, and comparing them is slow.
+    """Return the indexes of what is still there, by the fields of `_Line`."""
+    # Group by the ``id`` of the lines first: there are few, and comparing them is slow.
     by_identity: dict[tuple[int, State, str, str | None, bool, bool], list[int]] = {}
     for index, (record, subject) in enumerate(zip(found.records, found.subjects, strict=True)):
         if subject() is not None:
             is_view = record.used_nbytes < record.nbytes and record.state == "alive"
             is_left = bool(left) and subject in left
             key = (id(record.site), record.state, record.kind, record.op, is_view, is_left)
-            those = by_identity.get(key)
-            if those is None:
+            known = by_identity.get(key)
+            if known is None:
                 by_identity[key] = [index]
             else:
-                those.append(index)
+                known.append(index)
     groups: dict[_Line, list[int]] = {}
     for (_, state, kind, op, is_view, is_left), indices in by_identity.items():
         line = _without_versions(found.records[indices[0]].site), state, kind, op, is_view, is_left
@@ -355,9 +368,10 @@ def _grouped(found: Census, left: set[Entry]) -> dict[_Line, list[int]]:
 
 
 def _without_versions(site: Site | None) -> Site | None:
-    """Return a line of generated code as that of all versions of it.
+    """Return a line of generated code without the numbers in the name of its file.
 
-    A program that compiles a text again and again may number the names: ``<rules-7>``.
+    A program that compiles a text again and again may number the names: ``<rules-7>``. All of these
+    are one line.
     """
     if site is None or not site.file.startswith("<") or not _VERSION.search(site.file):
         return site
@@ -365,7 +379,7 @@ def _without_versions(site: Site | None) -> Site | None:
 
 
 def _is_of_an_import(found: Census, line: _Line, places: Sequence[int]) -> bool:
-    """Return whether a group is a little that a library made when it was imported."""
+    """Return whether a group is the little that a library made when it was imported."""
     site, state, *_ = line
     return (
         site is not None
@@ -376,6 +390,7 @@ def _is_of_an_import(found: Census, line: _Line, places: Sequence[int]) -> bool:
 
 
 def _left_over(found: Census) -> set[Entry]:
+    """Return the disposed resources that only left-over variables refer to."""
     resources = [
         subject
         for record, subject in zip(found.records, found.subjects, strict=True)
@@ -385,14 +400,14 @@ def _left_over(found: Census) -> set[Entry]:
 
 
 def _large(records: Sequence[Record]) -> list[int]:
-    """Return the records whose memory is large enough to ask which objects use it."""
+    """Return the indexes of records with enough memory to find out how much of it is used."""
     return [index for index, record in enumerate(records) if record.nbytes >= _VIEWED_NBYTES]
 
 
 def _pinned_by(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
-    """Return the storages behind a record that views may pin, each with its bytes."""
+    """Return the storages of a record that views may keep alive, each with its bytes."""
     record, subject = found.records[index], found.subjects[index]
-    # The system drops the pages of a file that nobody uses.
+    # A mapped file costs no memory: the system drops pages that nobody uses.
     if record.state != "alive" or record.device == MAPPED:
         return ()
     if not isinstance(subject, Entry):
@@ -402,6 +417,7 @@ def _pinned_by(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
 
 
 def _pinned_times(storages: Sequence[tuple[Hashable, int]], holders: Holders) -> float:
+    """Return how many times the bytes that are used some storages have; 1 where that is unknown."""
     pinned = sum(nbytes for _, nbytes in storages)
     used = 0
     for identity, nbytes in storages:
@@ -413,7 +429,23 @@ def _pinned_times(storages: Sequence[tuple[Hashable, int]], holders: Holders) ->
 @final
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Resources of one line that are there for one reason, by their places in an inventory."""
+    """Resources, or memory, of one line that are there for one reason.
+
+    Attributes
+    ----------
+    found : Census
+        What the snapshot found.
+    places : list of int
+        The indexes of the group in `found`.
+    reason : Reason
+        What holds the group.
+    escape : Escape or None
+        How the group has escaped, if it is memory.
+    is_left : bool
+        Whether only left-over variables refer to the group.
+    views : dict
+        By the index of a record, the storages that views may keep alive: see `_pinned_by`.
+    """
 
     found: Census
     places: list[int]
@@ -439,7 +471,8 @@ class _Group:
         with_graphs : dict
             The tensors whose graphs hold the group, by ``id``.
         carriers : set of int
-            The tensors of which it is reported what their graphs hold, by ``id``.
+            Tensors, by ``id``, whose graphs are reported with what they hold: their nodes do not
+            count for this group again.
         of_program, died : bool
             See `report_of`.
         """
@@ -466,7 +499,7 @@ class _Group:
             trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
-        # Of models the nodes of no graph count: parameters have none.
+        # The parameters of models have no graphs.
         is_kept = self.reason in ("held", "suspended") and not is_model
         nodes_nbytes = holders.node_nbytes_of(subjects, carriers) * count if is_kept else 0
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
@@ -509,7 +542,7 @@ class _Group:
             if _stay([step for step, is_spent in made if is_spent]):
                 verdict, unjudged = outlived(verdict), None
             elif not evidence.watched_loops and _stay([step for step, _ in made]):
-                # Such as those of losses after ``backward(retain_graph=True)``, each of an epoch.
+                # The graphs may be of one loss an epoch, after ``backward(retain_graph=True)``.
                 unjudged = "growth"
         share = _share_of(records, births.live) if is_model else 1.0
         released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
@@ -556,7 +589,7 @@ class _Group:
     def _unjudged(
         self, verdict: Judgement, births: Births, evidence: Evidence, holders: Holders, nbytes: int
     ) -> Unjudged | None:
-        """Return what is not known of the group."""
+        """Return what could not be decided about the group: see `Unjudged`; None if nothing."""
         if self.reason == "unfinished":
             return "holder"
         if verdict.is_leak or self.is_left or nbytes < WORTH_NBYTES:
@@ -585,9 +618,9 @@ class _Group:
         if evidence.watched_passes and evidence.stopped(births):
             return None
         if evidence.watched_passes and not (enough and max(numbers) - min(numbers) >= STOPPED * evidence.last):
-            # Only what stays with each of a few epochs, or runs, grows at steps too few to be seen.
+            # Growth over steps would have been seen. Too few to be seen is only what stays with
+            # each of a few epochs, or with each run of a training.
             return None
-        # Of models, the parts that one line makes count too.
         if model is not None and model.is_added:
             return None
         share = 1.0 if model is None else _share_of(numbers, births.live)
@@ -595,24 +628,29 @@ class _Group:
         return "growth" if self._goes_on(births, evidence, are_apart) and evidence.stays(births, share) else None
 
     def _goes_on(self, births: Births, evidence: Evidence, are_apart: Callable[[], bool]) -> bool:
-        """Return whether a line made some late, and not in a comprehension.
+        """Return whether a line still made results late in the run, and not in a comprehension.
 
-        What was filled once, before other things began, does not grow.
+        A table that was filled once, before other work began, does not grow.
         """
         numbers = births.numbers()
         return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births, are_apart)
 
 
 def _stay(steps: Sequence[float]) -> bool:
-    """Return whether graphs of several steps stay, given after which shares of all they were made.
+    """Return whether the graphs of several steps stay, from an early step on.
 
-    A window has graphs of the last steps only.
+    A deque of the last results has graphs of the last steps only.
+
+    Parameters
+    ----------
+    steps : sequence of float
+        When the graphs were made, as shares of the steps of the run, in order.
     """
     return len(steps) >= _OUTLIVED and steps[0] <= STOPPED
 
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:
-    """Return whether a group is what grew: something else may collect others of its line."""
+    """Return whether a group is what grew: its line may have other groups, which grow instead."""
     passes = trend.passes - int(trend.passes * _WARM_UP)
     by_count, by_nbytes = trend.count_per_pass * passes, trend.nbytes_per_pass * passes
     return count >= _PART_OF_GROWTH * by_count and (by_count >= 1.0 or nbytes >= _PART_OF_GROWTH * by_nbytes)
@@ -623,14 +661,14 @@ def _model_of(subject: Subject) -> ModelFacts | None:
 
 
 def _share_of(models: Sequence[object], live: float) -> float:
-    """Return the share of models in what the log counts as models: modules in them count too."""
+    """Return the share of models in the modules that the log counts, which are also in models."""
     return min(1.0, len(models) / live) if live else 1.0
 
 
 def _of_models(trend: Trend | None, live: float, records: Sequence[Record]) -> Trend | None:
-    """Return the growth of models.
+    """Return the growth of models, from that of the modules that the log counts.
 
-    What the log counts are modules, also those in models, and none has bytes.
+    The log counts modules in models too, and has no bytes for any of them.
     """
     if trend is None:
         return None
@@ -651,14 +689,17 @@ def _of_models(trend: Trend | None, live: float, records: Sequence[Record]) -> T
 
 
 def _are_apart(numbers: Sequence[int], subjects: Sequence[Subject]) -> bool:
-    """Return whether much more was born between any two models than their own parts."""
+    """Return whether other work was done between any two models.
+
+    Then there are many more births between them than a model has parts.
+    """
     parts = _parts_at_most(subjects)
     return all(after - before > _BIRTHS_PER_PART * (parts + 1) for before, after in pairwise(sorted(numbers)))
 
 
 def _is_spread(numbers: Sequence[int], subjects: Sequence[Subject]) -> bool:
-    """Return whether, on average, more was born between two models than their own parts."""
-    return max(numbers) - min(numbers) >= _BIRTHS_PER_ADDED * (_parts_at_most(subjects) + 1) * len(numbers)
+    """Return whether, on average, other work was done between two models."""
+    return max(numbers) - min(numbers) >= _BIRTHS_PER_ADDED_PART * (_parts_at_most(subjects) + 1) * len(numbers)
 
 
 def _parts_at_most(subjects: Sequence[Subject]) -> int:
@@ -666,6 +707,7 @@ def _parts_at_most(subjects: Sequence[Subject]) -> int:
 
 
 def _badness(leak: Leak) -> tuple[int, int, str, int]:
+    """Return a key that sorts leaks: the most bytes first, then the highest count, then by line."""
     site = leak.site
     return (
         -leak.nbytes - leak.graph_nbytes,

@@ -57,61 +57,101 @@ __all__ = [
 Point = tuple[int, int, int]
 """Pass, live count, live bytes."""
 
+# Growth over passes. "Speed" is growth per pass.
+
 PASSES_AT_LEAST: Final = 16
+"""Of fewer passes no growth is reported."""
 _POINTS: Final = 96
+"""So many points of a series are looked at most: slopes are computed for each pair of them."""
 _SHOWN: Final = 200
+"""So many points of a series are kept for the report."""
 _WARM_UP: Final = 4
+"""One part in so many of the passes, the first ones, is warm-up and left out."""
 _BLOCKS: Final = 12
+"""The lower envelope is the minima of so many blocks of passes."""
 _STEADY: Final = 0.8
+"""The rank correlation of a series that grows steadily is at least this."""
 _STILL_AS_FAST: Final = 0.7
+"""The speed of the last third is at least this part of that of the first third."""
 _JUST_AS_FAST: Final = 0.75
+"""The same where the speed has fallen since the warm-up: see `_FASTER_BEFORE`."""
 _GOES_ON: Final = 0.58
+"""In the last quarter at least this part of an even quarter of a rise is added."""
 _FASTER_BEFORE: Final = 2.0
+"""Where the warm-up was more than so many times as fast, a cache may be filling up."""
 _MUCH_FASTER_BEFORE: Final = 4.0
+"""Where it was more than so many times as fast, new levels must also come at even distances."""
 _EVEN: Final = 2.5
+"""Distances are even if the largest is at most so many times the mean."""
 _LEVELS: Final = 9
+"""A series that grows has at least so many different values, a third of them in its last third."""
 _DEVIATIONS: Final = 2.0
+"""So many standard deviations a sample may be off by chance."""
+
+# Growth over births, in programs without passes.
 
 BIRTHS_AT_LEAST: Final = 16
+"""Of fewer living results of a line no growth is reported."""
 _ALONE_AT_LEAST: Final = 32
+"""From so many living results on, other lines need not make anything in between."""
 MADE_FOR_ONE: Final = 3
-"""An expression makes one or two others on the way to its result."""
-_MADE_OF_ONE: Final = 2
+"""So many births may stand for one result: an expression makes one or two others on the way."""
+_LIVE_OF_JOINED: Final = 2
+"""A line that joins ever more to one array has at most so many of them alive at a time."""
 _PARTS_IN_ONE: Final = 8
+"""A model has all earlier ones in it if there are at least so many modules for each model."""
 _OTHERS: Final = 3
+"""Below `_ALONE_AT_LEAST`, there are at least so many births of the program for each result."""
 _UNTIL_THE_END: Final = 0.9
+"""The last result is born after this share of the births of the program."""
 _FROM_THE_START: Final = 0.5
+"""From the first result to the last is at least this share of the births of the program."""
 _GAP: Final = 4.0
+"""The largest distance between results is at most so many times the median, or the mean."""
 _TABLES: Final = 2
+"""A comprehension with so many larger distances runs more than once."""
 _SMALL_PART: Final = 1 / 32
+"""A distance of at most this share of all is no gap, however many times the mean it is."""
 _FIRST_PASSES: Final = 32
+"""One part in so many of the results, the first ones, may be those of the first passes."""
 
 _JOINING: Final = frozenset(
     {"append", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "insert", "pad", "vstack"}
 )
-"""Functions whose result may be the last one and something more."""
+"""Functions whose result may be an earlier result with something added."""
 _GATHERING: Final = _JOINING | {"array", "asarray", "stack"}
 """Functions that put the tensors of a list together."""
 _GATHERED_AT_MOST: Final = 4
+"""A line that gathers results in the end does so at most so many times, for as many lists."""
 _NAMING: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
+"""Instructions that load what a line calls."""
+
+# Whether what stays of a line rises: see `rises`.
 
 _NEARLY_NONE: Final = 0.05
+"""Until so small a share of its last level was passed, a line kept nothing."""
 _LIFE: Final = 0.1
+"""From the first result that stays to the last is at least this share of the run."""
 _QUARTERS: Final = (0.25, 0.5, 0.75)
 _PARTS_OF_A_ROOT: Final = ((0.0625, 0.06), (0.125, 0.05), (0.25, 0.05), (0.5, 0.04), (0.75, 0.04))
-"""At these parts of its life a line has the root of the part, give or take so much."""
+"""At each of these parts of its life a line that rises with the root of all births has the root of
+the part, as a share of its last level; the second number is the tolerance.
+"""
 _FINE: Final = 1_000_000
 """By how much births are multiplied before their root is rounded."""
 _UNEVEN: Final = 0.3
+"""At a quarter of its life a line has a quarter of its last level; this is the tolerance."""
 
 EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 MODELS: Final = 4
 """So many models of a line, with other work in between, may be one for each run of a training."""
 _FEW: Final = 3
+"""So many results of a line may become `EPOCHS`, where the program goes on."""
 _FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
+"""Fewer bytes of so few results are not looked at."""
 NEVER_RELEASED: Final = 0.9
-"""Of what a line made, the share that is there where it released nothing."""
+"""A line has released nothing if at least this share of what it made is alive."""
 STOPPED: Final = 0.5
 """A line whose last result was born before this share of the run has stopped."""
 
@@ -124,15 +164,17 @@ def trend_of(series: Sequence[Point], *, doubt: float = 0.0) -> Trend | None:
     series : sequence of (int, int, int)
         Pass, live count and live bytes, in order.
     doubt : float, default 0.0
-        By how much of its speed the growth may slow down besides, and count as steady.
+        The share of its speed by which the growth may slow down in addition and still be steady.
     """
     if len(series) < PASSES_AT_LEAST:
         return None
     warm_up = len(series) // _WARM_UP
     points = _thinned(series[warm_up:], _POINTS)
     before = _thinned(series[: warm_up + 1], _POINTS)
+    # By the live count, or by the live bytes.
     if not any(
-        _grows([point[of] for point in before], [point[of] for point in points], before, points, doubt) for of in (1, 2)
+        _grows([point[field] for point in before], [point[field] for point in points], before, points, doubt)
+        for field in (1, 2)
     ):
         return None
     passes = [number for number, _, _ in points]
@@ -160,51 +202,53 @@ def trend_of_births(
     in_a_row: bool = False,
     have_parts: bool = False,
 ) -> Trend | None:
-    """Return the growth of a line in a program without passes.
+    """Return the growth of a line in a program without passes, or None if it does not grow.
 
-    A line grows if what it makes stays, all along the program and evenly, by the count of all
-    births. A third of it has to stay, since an expression makes one or two others on the way; where
-    it makes more, what lives of it has to have grown steadily.
+    A line grows if its results stay, evenly from the start of the program to its end, where time is
+    the number of births of the program. A third of what the line makes has to stay, because an
+    expression makes one or two others on the way. Where less stays, its live resources must have
+    grown steadily (`trend_over_births`).
 
-    Each birth of the line is a pass then.
+    In the trend each birth of the line is a pass.
 
     Parameters
     ----------
     numbers : sequence of int
-        The numbers of the births of what is left, in order.
+        The numbers of the births of the living results, in order.
     sizes : sequence of int
-        The bytes of each.
+        The bytes of each living result.
     births : int
-        How many the line made in all.
+        How many births the line had.
     last : int
         The number of the last birth of the program.
     course : callable
-        Returns births of the program, live count and live bytes of the line, in order.
+        Returns the points of the line over the births of the program, in order.
     in_a_row : bool, default False
-        Whether a comprehension makes them: a table, where nothing else is made in between.
+        Whether a comprehension makes the results, as a table where nothing else is made between
+        them.
     have_parts : bool, default False
-        Whether they are models: the parts of each are born with it, so that how many births lie
-        between two says little.
+        Whether the results are models. The parts of a model are born with it, so the number of
+        births between two models says little.
     """
     count = len(numbers)
     if count < BIRTHS_AT_LEAST:
         return None
     spread = numbers[-1] - numbers[0]
-    # A table is filled before the loop begins; what a loop keeps is made to the end.
+    # A table is filled before the loop begins. What a loop keeps is made until the end.
     if numbers[-1] < _UNTIL_THE_END * last or spread < _FROM_THE_START * last:
         return None
     gaps = [after - before for before, after in pairwise(numbers)]
-    # A comprehension that runs once makes the births around each of its results at even distances.
+    # The results of a comprehension that runs once are at even distances.
     if in_a_row and (have_parts or max(gaps) <= _GAP * median(gaps)):
         return None
     if not have_parts and count < _ALONE_AT_LEAST and spread < _OTHERS * count:
         return None
-    # The first passes compile, which makes much besides: what they keep is little of all.
+    # The first passes may compile, which makes many other births: do not count their distances.
     warm_up = count // _FIRST_PASSES
     spread = numbers[-1] - numbers[warm_up]
     if spread < _FROM_THE_START * (1 - 1 / _FIRST_PASSES) * last:
         return None
-    # Where many are made, one gap that is many times the mean is still a small part of the run.
+    # With many results a gap of many times the mean may still be a small part of the run.
     if max(gaps[warm_up:]) > spread * max(_GAP / (count - 1 - warm_up), _SMALL_PART):
         return None
     if count * MADE_FOR_ONE < births and trend_over_births(course()) is None:
@@ -226,32 +270,32 @@ def trend_of_births(
 
 
 def are_few_and_large(count: int, nbytes: float) -> bool:
-    """Return whether results of a line may become `EPOCHS`, and are worth a look before."""
+    """Return whether the results of a line may become `EPOCHS`, and are large enough to look at."""
     return count >= _FEW and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
 
 
 def joins(site: int) -> bool:
-    """Return whether a site joins arrays, so that each may have the one before in it."""
+    """Return whether a site joins arrays: its results may have the contents of earlier ones."""
     return _calls(LOG.site(site), _JOINING)
 
 
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
-    """Return whether the program put together, in the end, all that a line had made.
+    """Return whether the program put all results of a line together in the end.
 
-    That is what an evaluation does with its outputs: a list of them was meant to have all.
+    An evaluation does so with its outputs: the list of them was meant to grow.
 
     Parameters
     ----------
     nbytes : int
-        The bytes of what the line made and kept.
+        The bytes of the living results of the line.
     largest : int
-        Those of the largest: the last one of a loop may be alive besides.
+        The bytes of the largest one: the last result of a loop may be alive but not gathered.
     latest : int
         The number of the last birth of the line.
     """
     for number in range(LOG.site_count()):
         row = LOG.site(number)
-        # A line that gathers two lists had both results at once.
+        # A line that gathered several lists had more bytes than one of them.
         if row.births > _GATHERED_AT_MOST or row.peak_nbytes < nbytes - largest:
             continue
         if row.births == 1 and row.peak_nbytes > nbytes + largest:
@@ -263,7 +307,7 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
 
 def _calls(row: SiteRow, functions: frozenset[str]) -> bool:
     """Return whether a site calls one of some functions."""
-    # Of functions in C the call is not known.
+    # The log may not know the call of a function written in C: ask the code of the line.
     return row.op in functions or (row.op is None and bool(row.places) and _names(functions, *row.places[0]))
 
 
@@ -278,19 +322,21 @@ def _names(functions: frozenset[str], code: CodeType, offset: int) -> bool:
 
 
 def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> Trend | None:
-    """Return the growth of one array, in a program without passes.
+    """Return the growth of one array, in a program without passes. None where it did not grow so.
 
-    A line joins ever more to it, so that each replaces the one before, from early on in the run to
-    its end; or a line made one, which was resized. The bytes grow steadily.
+    A line joins ever more to it, so that each result replaces the one before, from early in the run
+    to its end; or a line made one, which was resized. The bytes grow steadily.
 
     Parameters
     ----------
     course : sequence of (int, int, int)
-        Births of the program, live count and live bytes of the line, in order.
+        The points of the line over the births of the program, in order.
     made : int
-        How many the line made in all.
-    latest, last : int
-        The numbers of its last birth that is alive, and of the last birth of the program.
+        How many births the line had.
+    latest : int
+        The number of the birth of the last living result.
+    last : int
+        The number of the last birth of the program.
     """
     if made == 1:
         if not has_levels(course):
@@ -310,62 +356,64 @@ def has_levels(course: Sequence[Point]) -> bool:
 
 
 def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
-    """Return whether what stays of a line rises evenly from the first that stays to the last.
+    """Return whether the results that stay of a line rise evenly from the first one to the last.
 
-    What counts at a point is how much is there at every later one: a cache that is full, and what
-    each epoch begins anew, do not rise. The line may have made many before that it released at
-    once, as those of which an error keeps each from some time on.
+    The level at a point is the smallest live count from there on. So a full cache does not rise,
+    nor a list that each epoch begins anew. Before the first result that stays the line may have
+    made and released many, as where an error keeps them from some time on.
 
     Parameters
     ----------
     course : sequence of (int, int, int)
-        Births of the program, or passes, live count and live bytes of the line, in order.
+        The points of the line over passes, or over the births of the program, in order.
     at_least : int, default 16
-        So many have to be there in the end.
+        The last level must be at least this.
     """
     if len(course) < PASSES_AT_LEAST:
         return False
     floors = _floors_of(course)
     if floors[-1] < at_least:
         return False
-    # An expression makes one or two on the way.
+    # The rise begins where the live count was low for the last time: an expression makes one or two
+    # on the way to its result.
     low = max(2, _NEARLY_NONE * floors[-1])
-    until = max((place for place, (_, count, _) in enumerate(course) if count <= low), default=-1)
-    if all(count <= low for _, count, _ in course[:until]) and until >= 0:
-        first = course[until][0]
+    last_low = max((index for index, (_, count, _) in enumerate(course) if count <= low), default=-1)
+    if all(count <= low for _, count, _ in course[:last_low]) and last_low >= 0:
+        first = course[last_low][0]
     else:
         first = next(number for number, count, _ in course if count)
     life = course[-1][0] - first
     if life < _LIFE * (course[-1][0] - course[0][0]):
         return False
     at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
-    # A cache fills ever more slowly, and is full in the end. Where a quarter ends is known to a
-    # point.
+    # A cache fills ever more slowly, and is full in the end. The end of a quarter is known to one
+    # point, so one more is allowed.
     if floors[-1] - at_quarters[-1] + 1 < _GOES_ON * floors[-1] / 4:
         return False
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
 
 def _floors_of(course: Sequence[Point]) -> list[int]:
-    """Return for each point how much is there at every later one."""
+    """Return for each point the smallest live count from there on."""
     return list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
 
 
 def began_lately(course: Sequence[Point]) -> bool:
-    """Return whether a line has too few points over the births of a program to show a rise."""
+    """Return whether a line has results at too few points to show a rise."""
     return sum(live > 0 for _, live, _ in course) < PASSES_AT_LEAST
 
 
 def trend_over_births(course: Sequence[Point]) -> Trend | None:
     """Return the steady growth of a line over the births of a program without passes, or None.
 
-    A loop that looks at all it has kept makes more in each turn than in the one before: what stays
-    rises with the root of all births then. A cache that fills does not, as it slows down ever more.
+    A loop that reads all it has kept makes more births in each turn than in the turn before. Then
+    the live count rises with the square root of all births. That of a cache that fills does not: it
+    slows down more.
 
     Parameters
     ----------
     course : sequence of (int, int, int)
-        Births of the program, live count and live bytes of the line, in order.
+        The points of the line over the births of the program, in order.
     """
     trend = trend_of(course)
     if trend is None and _rises_by_a_root(course):
@@ -383,16 +431,16 @@ def _rises_by_a_root(course: Sequence[Point]) -> bool:
     first = next(number for number, count, _ in course if count)
     life = course[-1][0] - first
     return all(
-        abs(floors[bisect_left(course, (first + part * life,))] / floors[-1] - math.sqrt(part)) <= beside
-        for part, beside in _PARTS_OF_A_ROOT
+        abs(floors[bisect_left(course, (first + part * life,))] / floors[-1] - math.sqrt(part)) <= tolerance
+        for part, tolerance in _PARTS_OF_A_ROOT
     )
 
 
 def doubt_of(kept: int) -> float:
-    """Return the `doubt` about a growth of which a sample of so many births was kept.
+    """Return the `doubt` of `trend_of` for a line of which a sample kept so many births.
 
-    Each third of the passes that are compared has about a quarter of them, and how many those are
-    varies by their square root.
+    The first and the last third of the passes after the warm-up have about a quarter of these
+    births each. Such a number varies by its square root.
     """
     return _DEVIATIONS * math.sqrt(2.0 / (kept / 4.0))
 
@@ -400,18 +448,28 @@ def doubt_of(kept: int) -> float:
 def _grows(
     before: Sequence[int], values: Sequence[int], early: Sequence[Point], points: Sequence[Point], doubt: float
 ) -> bool:
+    """Return whether values grow steadily to the end.
+
+    Parameters
+    ----------
+    before, early : sequence
+        The values and the points of the warm-up.
+    values, points : sequence
+        The values and the points after it.
+    doubt : float
+        See `trend_of`.
+    """
     third = len(values) // 3
     at_first, at_last = slice(0, third + 1), slice(-third - 1, None)
     for speed in (_speed, _rise):
         first, last = speed(points[at_first], values[at_first]), speed(points[at_last], values[at_last])
-        # A faster beginning may be a cache that fills ever more slowly.
+        # After a faster beginning this may be a cache that fills ever more slowly.
         speed_before = speed(early, before)
         slows = last * _FASTER_BEFORE < speed_before
         if last <= 0.0 or last < ((_JUST_AS_FAST if slows else _STILL_AS_FAST) - doubt) * first:
             return False
         if last * _MUCH_FASTER_BEFORE < speed_before and not _is_even(points, values):
-            # The last places of a cache are filled at random times; a leak in a loop grows step by
-            # step.
+            # The last items of a cache come at random times. A leak in a loop grows with each turn.
             return False
     if len(set(values)) < _LEVELS or len(set(values[-third - 1 :])) < _LEVELS // 3:
         return False
@@ -441,32 +499,36 @@ def _speed(points: Sequence[Point], values: Sequence[int]) -> float:
 
 
 def _rise(points: Sequence[Point], values: Sequence[int]) -> float:
-    """Return the slope from the first level to the last, which also counts rare steps."""
-    some = max(1, len(values) // 4)
-    places = [point[0] for point in points]
+    """Return the slope from the median of the first quarter to that of the last quarter.
+
+    Unlike the median slope of all pairs it counts rare steps.
+    """
+    quarter = max(1, len(values) // 4)
+    passes = [point[0] for point in points]
     # Points need not be at even distances.
-    span = median(places[-some:]) - median(places[:some])
-    return (median(values[-some:]) - median(values[:some])) / max(1, span)
+    span = median(passes[-quarter:]) - median(passes[:quarter])
+    return (median(values[-quarter:]) - median(values[:quarter])) / max(1, span)
 
 
-def _slope(places: Sequence[int], values: Sequence[int]) -> float:
+def _slope(passes: Sequence[int], values: Sequence[int]) -> float:
+    """Return the median slope of all pairs of points; 0 for a single point."""
     pairs = combinations(range(len(values)), 2)
-    slopes = [(values[right] - values[left]) / (places[right] - places[left]) for left, right in pairs]
+    slopes = [(values[right] - values[left]) / (passes[right] - passes[left]) for left, right in pairs]
     return median(slopes) if slopes else 0.0
 
 
-def _line(places: Sequence[int], values: Sequence[int]) -> tuple[float, float]:
-    """Return the slope of the line through a series, and how much of the series it explains."""
-    slope = _slope(places, values)
-    start = median(value - slope * place for place, value in zip(places, values, strict=True))
+def _line(passes: Sequence[int], values: Sequence[int]) -> tuple[float, float]:
+    """Return the slope of the line through a series, and its coefficient of determination."""
+    slope = _slope(passes, values)
+    start = median(value - slope * number for number, value in zip(passes, values, strict=True))
     mean = sum(values) / len(values)
     total = sum((value - mean) ** 2 for value in values)
-    missed = sum((value - start - slope * place) ** 2 for place, value in zip(places, values, strict=True))
+    missed = sum((value - start - slope * number) ** 2 for number, value in zip(passes, values, strict=True))
     return slope, 0.0 if total == 0 else max(0.0, 1.0 - missed / total)
 
 
 def _steadiness(values: Sequence[int]) -> float:
-    """Return how much more often a later value is greater, from -1 (falls) to 1 (rises)."""
+    """Return the rank correlation (Kendall's tau) of values and order: -1 falls, 1 rises."""
     pairs = [(right > left) - (right < left) for left, right in combinations(values, 2)]
     return sum(pairs) / len(pairs)
 
@@ -483,45 +545,49 @@ def _thinned(points: Sequence[Point], limit: int) -> Sequence[Point]:
 
 
 STEP: Final = "optimizer step"
+"""The name of passes that end with each step of an optimizer."""
 HANDED_OVER: Final = "handed over to the parent"
+"""The name of passes of a worker process that end when it hands something over to its parent."""
 UNASKED: Final = (STEP, HANDED_OVER)
-"""The names of passes that nobody asked for: they count where there are no others."""
+"""The names of passes that the program does not mark: they count where it marks none."""
 
 _NAMES: Final = 8
+"""So many names of passes are looked at, those with the most passes."""
 COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-_IN_ANOTHER: Final = tuple(f"{outer}.{inner}" for outer in COMPREHENSIONS for inner in COMPREHENSIONS)
-"""How the name of a comprehension in a comprehension ends: a table of tables."""
+"""How the names of the code of comprehensions end."""
+_NESTED_COMPREHENSIONS: Final = tuple(f"{outer}.{inner}" for outer in COMPREHENSIONS for inner in COMPREHENSIONS)
+"""How the qualified name of a comprehension inside a comprehension ends."""
 
 
 @final
 class Evidence:
-    """The growth of the lines of one log, each computed once.
+    """The growth of lines since a detector was opened, each computed once.
 
     Parameters
     ----------
     beginning : Beginning
-        What the log had when the detector was opened.
+        The counts of the log when the detector was opened.
     last : int
         The number of the last birth that counts.
     goes_on : bool, default False
-        Whether the program runs on: what there is of a line may become more.
+        Whether the program runs on: then a line may still make more.
 
     Attributes
     ----------
     goes_on : bool
         As given.
     last : int
-        How many births there were from the beginning to that one.
+        How many births there were since the beginning.
     passes : dict
-        How many passes of each name there were since.
+        How many passes of each name there were since the beginning.
     """
 
     def __init__(self, beginning: Beginning, last: int, *, goes_on: bool = False) -> None:
         self.goes_on = goes_on
         self._before = beginning.passes
         passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
-        often = sorted(passes.items(), key=lambda item: -item[1])
-        names = [name for name, times in often if times >= PASSES_AT_LEAST]
+        most_first = sorted(passes.items(), key=lambda item: -item[1])
+        names = [name for name, times in most_first if times >= PASSES_AT_LEAST]
         names = ([name for name in names if name not in UNASKED] or names)[:_NAMES]
         self._names = names if beginning.has_series else []
         self.last = last - beginning.after
@@ -534,29 +600,30 @@ class Evidence:
 
     @property
     def watched_loops(self) -> bool:
-        """Return whether the program itself defines a pass. An epoch has many optimizer steps."""
+        """Return whether the program itself marks passes, beside steps of an optimizer."""
         return any(name not in UNASKED for name in self._names)
 
     def watched(self, births: Births) -> bool:
-        """Return whether scopes of these names were passed often enough to see growth."""
+        """Return whether the scopes of some births were passed often enough to see growth."""
         return bool(self._names) and all(not scope or scope in self._names for scope in births.scopes())
 
     def is_in_a_row(self, births: Births, are_apart: Callable[[], bool]) -> bool:
-        """Return whether a comprehension makes them: a table, which is filled once.
+        """Return whether a comprehension that runs once makes the results of a line: a table.
 
-        One that runs in each epoch fills one table after the other.
+        False where it runs several times, as in each epoch.
 
         Parameters
         ----------
         births : Births
-            The births of what is there of one line.
+            The births of the living results of a line.
         are_apart : callable
-            Returns whether they are in several containers.
+            Returns whether the results are in several containers.
         """
         mark = births.mark
         if not births.function.endswith(COMPREHENSIONS) and (mark is None or not is_in_comprehension(*mark)):
             return False
-        if not births.function.endswith(_IN_ANOTHER) and are_apart():
+        # A table of tables has several containers too.
+        if not births.function.endswith(_NESTED_COMPREHENSIONS) and are_apart():
             return False
         gaps = [after - before for before, after in pairwise(sorted(births.numbers()))]
         return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _TABLES
@@ -574,9 +641,9 @@ class Evidence:
         Parameters
         ----------
         births : Births
-            The births of what is there of one line.
+            The births of the living results of a line.
         sizes : sequence of int
-            The bytes of each.
+            The bytes of each of them.
         have_parts : bool, default False
             Whether they are models.
         are_apart : callable
@@ -588,17 +655,18 @@ class Evidence:
         if not self._names:
             numbers = births.numbers()
             if any(after < before for before, after in pairwise(numbers)):
-                # The records were ordered in another way.
+                # The records were not in the order of the births.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
-            if len(numbers) <= _MADE_OF_ONE and births.has_series and (births.made == 1 or joins(site)):
+            if len(numbers) <= _LIVE_OF_JOINED and births.has_series and (births.made == 1 or joins(site)):
                 return _trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
                 return None
 
             def course() -> Sequence[Point]:
                 if births.are_of_several_sites:
-                    # There were as many at least, as these are alive.
+                    # The log has no single series. At each birth at least the earlier ones of those
+                    # that are alive now were alive.
                     return [*zip(numbers, count(1), accumulate(sizes), strict=False)]
                 return LOG.series(site, None) if births.has_series else ()
 
@@ -617,7 +685,7 @@ class Evidence:
         return self._known[site]
 
     def trend_of_wrapped(self, births: Births, nbytes: int) -> Trend | None:
-        """Return the growth of one model of a line, which has all earlier ones in it; or None.
+        """Return the growth of the model of a line that has all earlier ones in it; or None.
 
         Parameters
         ----------
@@ -641,12 +709,12 @@ class Evidence:
             passes=made,
             count_per_pass=1 / made,
             nbytes_per_pass=nbytes / made,
-            # There is one at any time, with what was in it then.
+            # There is one model at any time, with the modules that were in it then.
             series=tuple((number, 1, round(nbytes * count / births.live)) for number, count, _ in trend.series),
         )
 
     def were_gathered(self, births: Births, sizes: Sequence[int]) -> bool:
-        """Return whether the program put them together in the end: see `was_gathered`."""
+        """Return whether the program put the results together in the end: see `was_gathered`."""
         site = births.site_number
         if site is None or not sizes or not births.is_known_still:
             return False
@@ -657,14 +725,17 @@ class Evidence:
         return len(births.numbers()) >= NEVER_RELEASED * births.made * share
 
     def stays(self, births: Births, share: float = 1.0) -> bool:
-        """Return whether a line released almost nothing, or releases less than it makes to the end.
+        """Return whether the results of a line stay.
+
+        They do if it released almost nothing, or releases less than it makes until the end.
 
         Parameters
         ----------
         births : Births
-            The births of what is there of the line.
+            The births of the living results of a line.
         share : float, default 1.0
-            How many of what the log counts are meant.
+            The share of the births of the line that are results: the log counts the modules in a
+            model too.
         """
         if self.released_nothing(births, share):
             return True
@@ -676,7 +747,7 @@ class Evidence:
             keeps = len(births.numbers()) * MADE_FOR_ONE >= births.made * share
             # Beside what an expression makes on the way, a few are enough.
             return rises(course) or (keeps and (began_lately(course) or rises(course, EPOCHS)))
-        # What was made before the passes began does not rise over them; after the last it may have.
+        # Add a point for now: more may have been made after the last pass.
         now = round(births.live)
         return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
 
@@ -692,9 +763,9 @@ class Evidence:
         return bool(courses) and all(series[place][1] >= live for series, place in zip(courses, at_half, strict=True))
 
     def may_grow(self, births: Births) -> bool:
-        """Return whether a line could be growing, of whose births only a sample was kept.
+        """Return whether a line may be growing, but its sample is too small to tell.
 
-        The sample may be uneven by chance.
+        False where every birth was kept.
         """
         site, kept = births.site_number, births.kept
         if site is None or kept is None:
@@ -702,10 +773,10 @@ class Evidence:
         return any(trend_of(series, doubt=doubt_of(kept)) is not None for series in self._series_of(births, site))
 
     def _series_of(self, births: Births, site: int) -> list[list[Point]]:
-        # The log may have reused the number for another birth; then there is no growth to show.
+        # Without `has_series` the number may be that of another line by now.
         return [self._series(site, name) for name in self._names] if births.has_series else []
 
     def _series(self, site: int, name: str) -> list[Point]:
-        """Return the points of a site over a name's passes since the beginning, numbered from 1."""
+        """Return the points of a site over the passes of a name since the beginning, from 1 on."""
         before = self._before.get(name, 0)
         return [(number - before, count, nbytes) for number, count, nbytes in LOG.series(site, name) if number > before]

@@ -23,65 +23,72 @@ __all__ = [
 ]
 
 WORTH_NBYTES: Final = 64_000
+"""Fewer bytes are no leak unless they grow: docs/limits.md says 64 kB in all."""
 _WORTH_PER_PASS: Final = 512
+"""Growth by fewer bytes a pass is that of a list of numbers: docs/limits.md says 512 bytes."""
 _PINNED_TIMES: Final = 10
+"""Views that keep at least so many times the bytes that they use are likely leaks."""
+_POSSIBLY_PINNED_TIMES: Final = 2
+"""Views that keep more than so many times the bytes that they use are possible leaks."""
 _GRAPH_PASSES: Final = 8
+"""A graph over so many steps of an optimizer is not that of one step."""
 _MODELS: Final = 8
+"""From so many models on, one made after the other, it is said that they stay."""
 _MANY_MODELS: Final = 16
+"""More models than a cross-validation or an ensemble keeps on purpose."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about resources of one line that are there for one reason.
+    """The facts about a group: resources, or memory, of one line that are there for one reason.
 
     Attributes
     ----------
     oldest : Record
-        The oldest of them.
+        The oldest of the group.
     count, nbytes : int
-        How many they are, and the bytes of their storages.
+        How many the group has, and the bytes of their storages.
     reason : str
-        By what they are held.
+        What holds the group.
     escape : {"due", "disposed"} or None
-        In which way they, being memory, outlived their scope or their tensor.
+        How the group has escaped, if it is memory: see `Escape`.
     is_left : bool
-        Whether they are disposed, or have escaped, and only left-over variables name them.
+        Whether the group is disposed, or has escaped, and only left-over variables refer to it.
     pinned_times : float
-        How many times as many bytes views pin as they use; 1 where they are no views, or others use
-        the rest.
+        How many times the bytes that views use they keep alive; 1 where there are no views, or
+        other objects use the rest.
     is_replaced : bool
-        Whether it is one of many that the line made, and the others are gone: such as the last one
-        of a loop.
+        Whether the group has one alone of many that the line made: such as the last one of a loop.
     trend : Trend or None
-        How they grow.
+        How the line grows.
     trend_is_known : bool
-        Whether there were enough passes to decide: what does not grow over them is bounded.
+        Whether there were enough passes to see growth: without a trend the line does not grow.
     is_bounded : bool
-        Whether these were passes of the scopes that they were born in.
+        Whether these were passes of the scopes that the group was born in.
     generations : int
-        Between how many different closings of scopes they were born.
+        How many different numbers of scopes had been closed when members of the group were born.
     cycle : Cycle or None
-        The cycle that holds them.
+        The reference cycle that holds the group.
     program_died : bool
-        Whether only the exception that ended the program, or one that is being handled now, holds
-        them.
+        Whether nothing but the exception that ended the program, or one that is being handled now,
+        holds the group.
     graph_passes : int
-        Over how many passes of a loop the graph of one of them reaches.
+        Over how many passes of a loop the graph of one of the group reaches.
     is_of_evaluation : bool
-        Whether the graph that holds them is that of a model in eval mode.
+        Whether the graph that holds the group is that of a model in eval mode.
     is_model : bool
-        Whether they are models, each with all that belongs to it.
+        Whether the group is of models, each with everything that belongs to it.
     is_added : bool
-        Whether they are parts of a model that were added to it after it was made.
+        Whether the models were added to another model after that was made.
     is_apart : bool
-        Whether the program did other work between the births of one and the next.
+        Whether the program did other work between making one model and the next.
     nodes_nbytes : int
-        About how many bytes the nodes of their graphs take.
+        About how many bytes the nodes of the group's graphs take.
     is_in_traceback : bool
-        Whether an exception has them in the frames of its traceback, and not as a value of its own.
+        Whether an exception has the group in the frames of its traceback, and not in its arguments.
     remedy : str
-        What ends what holds them, where that is known of its kind; empty where it is not.
+        What ends the holder, where ``known.toml`` has it; ``""`` where not.
     """
 
     oldest: Record
@@ -109,7 +116,7 @@ class Facts:
 
     @property
     def all_nbytes(self) -> int:
-        """Return the bytes of their storages and of the nodes of their graphs."""
+        """Return the bytes of the storages, and of the nodes of graphs, of the group."""
         return self.nbytes + self.nodes_nbytes
 
 
@@ -125,10 +132,10 @@ class Judgement:
     what : str
         What happens.
     remedy : str
-        What to do about it; empty where nothing is to be done.
+        What to do about it; ``""`` where nothing is to be done.
     is_leak : bool
-        Whether they are one also at the end of a program, where what variables lead to is there by
-        right.
+        Whether it is a leak also at the end of a program, where no resource is a leak merely
+        because a variable leads to it.
     """
 
     kind: LeakKind
@@ -144,7 +151,7 @@ class Judgement:
 
 
 def judgement_on(facts: Facts) -> Judgement:
-    """Return the verdict on some facts. Resources without a sign of a leak are ``alive``."""
+    """Return the verdict on some facts; of the kind ``alive`` without a sign of a leak."""
     if facts.oldest.state == "disposed":
         return _disposed(facts)
     if facts.reason == "cycle":
@@ -201,7 +208,7 @@ def judgement_on(facts: Facts) -> Judgement:
             "them, it grows without end",
             facts.remedy or "clear the holder, or bound it",
         )
-    if facts.pinned_times > 2:
+    if facts.pinned_times > _POSSIBLY_PINNED_TIMES:
         return _pinned(facts, "possible")
     if facts.reason == "suspended":
         return Judgement(
@@ -215,7 +222,7 @@ def judgement_on(facts: Facts) -> Judgement:
 
 
 def _less_of(facts: Facts) -> str:
-    """Return what to do about a holder that collects some tensors."""
+    """Return the remedy for a holder that collects tensors."""
     if facts.nodes_nbytes > facts.nbytes:
         return "keep item() or detach() of each instead: backward() frees what a graph saved, and not its nodes"
     return "clear the holder, bound it, or keep less (a number instead of a tensor)"
@@ -257,7 +264,7 @@ def _added(facts: Facts) -> Judgement:
 
 
 def _are_several(facts: Facts) -> bool:
-    """Return whether they are models, or parts of one, made with other work in between."""
+    """Return whether several models were made with other work in between."""
     return facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES
 
 
@@ -302,7 +309,7 @@ def _escaped(facts: Facts) -> Judgement:
 
 def _in_a_cycle(facts: Facts) -> Judgement:
     times = 1 if facts.cycle is None else facts.cycle.times
-    # One model in a cycle with its hooks may be the program's last.
+    # Not for a model: one in a cycle with its hooks may be the last that the program made.
     is_left = times > 1 or (facts.cycle is not None and facts.cycle.stays and not facts.is_model)
     if facts.cycle is not None and not facts.cycle.collectable:
         return Judgement(
@@ -317,8 +324,8 @@ def _in_a_cycle(facts: Facts) -> Judgement:
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect()",
         facts.remedy or "break the cycle, for example with weakref.ref",
-        # Most programs have some garbage that was not collected yet: when main() returns, say, that
-        # of a trainer which is in a cycle with its model.
+        # One small cycle is no leak: most programs have garbage that was not collected yet, such as
+        # a trainer in a cycle with its model when main() returns.
         is_leak=not of_library and (times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES)),
     )
 
@@ -334,7 +341,7 @@ def _in_an_exception(facts: Facts) -> Judgement:
     collects = facts.trend is not None or facts.generations >= REPEATED
     return Judgement(
         "exception",
-        # The program may have the last error on purpose, and not know what it keeps.
+        # A program may keep the last error on purpose.
         "certain" if collects else "likely",
         "A kept exception keeps the frames of its traceback with all their variables"
         if facts.is_in_traceback
@@ -361,9 +368,9 @@ def _in_a_graph(facts: Facts) -> Judgement:
 
 
 def outlived(judgement: Judgement) -> Judgement:
-    """Return the judgement on what graphs hold that no ``backward()`` can go through.
+    """Return the judgement for graphs that no ``backward()`` can go through any more.
 
-    There are more such graphs with time.
+    Such graphs become more with time, so they are a leak.
     """
     what = f"{judgement.what}. Steps have changed what it saved, so that backward() cannot go through it any more"
     return replace(judgement, sure="likely", what=what, is_leak=True)
@@ -384,6 +391,6 @@ def _is_repeated(facts: Facts) -> bool:
 
 
 def _is_worth_it(facts: Facts, trend: Trend) -> bool:
-    """Return whether a growth is more than that of a list of numbers."""
+    """Return whether a growth is larger than that of a list of numbers, or has no bytes."""
     per_pass = trend.nbytes_per_pass + trend.count_per_pass * facts.nodes_nbytes / facts.count
     return per_pass >= _WORTH_PER_PASS or facts.all_nbytes >= WORTH_NBYTES or facts.oldest.nbytes == 0

@@ -1,4 +1,4 @@
-"""Leaks that are no tensor: a scope that is not closed, native memory, memory without an owner."""
+"""Leaks that are no tensors: open scopes, and memory of the process that no tensor explains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leak_without_tensor(
     age_s: float | None = None,
     trend: Trend | None = None,
 ) -> Leak:
-    """Return a leak that is no tensor; its line and the name of its scope identify it."""
+    """Return a leak that is no tensor. Its fingerprint is of its line and the name of its scope."""
     return Leak(
         kind=kind,
         sure=sure,
@@ -75,23 +75,25 @@ def leak_without_tensor(
     )
 
 
-# Open scopes whose block is not running: not closed, or of a suspended generator or coroutine.
+# Open scopes whose block is not running: they were not closed, or their block is suspended.
 
 
-_COROUTINE: Final = 0x80  # inspect.CO_COROUTINE
-_SUSPENDS: Final = 0x2A0  # inspect.CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_COROUTINE: Final = 0x80
+"""``inspect.CO_COROUTINE``, without its import."""
+_SUSPENDS: Final = 0x2A0
+"""``inspect.CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR``."""
 
 
 def unclosed_scopes(*, of_program: bool) -> list[Leak]:
-    """Return the open scopes whose block has ended or is suspended, worst first.
+    """Return the open scopes whose block has ended or is suspended, those with most bytes first.
 
     Parameters
     ----------
     of_program : bool
-        Whether the program is over: what is suspended then stays so. While it runs, a suspended
-        generator or task may go on, and is not reported.
+        Whether the program is over: then a suspended generator or task never goes on. While the
+        program runs it may, and is not reported.
     """
-    running = _running()
+    running = _running_frames()
     found: list[Leak] = []
     for opening in OPENINGS.open_scopes():
         scope = opening.reference()
@@ -101,25 +103,25 @@ def unclosed_scopes(*, of_program: bool) -> list[Leak]:
         suspends = bool(code.co_flags & _SUSPENDS) or scope._frame is not None
         if suspends and not of_program:
             continue
-        found.append(_leak(opening, cast("DisposeScope", scope), code, suspends))
+        found.append(_unclosed(opening, cast("DisposeScope", scope), code, suspends))
     found.sort(key=lambda leak: (-leak.nbytes, str(leak.site)))
     return found
 
 
-def _leak(opening: Opening, scope: DisposeScope, code: CodeType, suspends: bool) -> Leak:
-    called = "A scope without a name" if not opening.name else f"The scope {opening.name!r}"
+def _unclosed(opening: Opening, scope: DisposeScope, code: CodeType, suspends: bool) -> Leak:
+    subject = "A scope without a name" if not opening.name else f"The scope {opening.name!r}"
     site = site_of(opening.mark)
     kind: LeakKind = "scope"
     sure: Sureness = "certain"
     if suspends:
         kind, sure = "suspended", "likely"
-        what = "task" if code.co_flags & _COROUTINE else "generator"
+        block = "task" if code.co_flags & _COROUTINE else "generator"
         frame = scope._frame
         where = "" if frame is None or frame.f_lineno is None else f" at line {frame.f_lineno}"
-        text = f"{called} is open in the {what} {code.co_qualname}(), which is suspended{where} and does not go on"
-        remedy = f"close the {what}, or let it run to its end"
+        text = f"{subject} is open in the {block} {code.co_qualname}(), which is suspended{where} and does not go on"
+        remedy = f"close the {block}, or let it run to its end"
     else:
-        text = f"{called} was entered and not closed"
+        text = f"{subject} was entered and not closed"
         remedy = "use a with statement, or call close()"
     return leak_without_tensor(
         kind,
@@ -133,31 +135,35 @@ def _leak(opening: Opening, scope: DisposeScope, code: CodeType, suspends: bool)
     )
 
 
-def _running() -> set[tuple[int, CodeType]]:
-    """Return the frames that run on any thread, and the code of each."""
+def _running_frames() -> set[tuple[int, CodeType]]:
+    """Return the ``id`` and the code of each frame that runs on any thread."""
     found: set[tuple[int, CodeType]] = set()
     above: FrameType | None
     for above in list(sys._current_frames().values()):
         while above is not None:
             found.add((id(above), above.f_code))
-            # Drop the variable in the end. A frame that references itself is freed only by the
-            # collector.
+            # It ends as None: a variable of this frame that refers to the frame would be a cycle,
+            # which only the garbage collector frees.
             above = above.f_back
     return found
 
 
-# Memory of extensions, the interpreter or native libraries, which grows while tracked memory does
-# not.
+# Memory of the process that grows while tracked memory does not: of extensions, the interpreter or
+# native libraries.
 
 
 _WORTH_NBYTES: Final = 16_000_000
-"""What grows by less is not reported; said in docs/leak-report.md."""
-_SHARE: Final = 0.05
-_SAMPLES: Final = 24
+"""Growth by fewer bytes is not reported; docs/leak-report.md says so."""
+_WORTH_SHARE: Final = 0.05
+"""Nor is growth by less than this share of the memory at the beginning."""
+_SAMPLES_AT_LEAST: Final = 24
+"""With fewer samples of the memory no growth is reported."""
 _LARGE_STEPS: Final = 2
-_IN_STEPS: Final = 0.2
-"""An allocator takes a few megabytes at once, as for a new thread, which bends a steady growth."""
-_PARTS: Final = 4
+"""So many steps of a worker's memory may be a collection of garbage, or what the parent wrote."""
+_DOUBT: Final = 0.2
+"""The `doubt` of `trend_of`: an allocator takes a few megabytes at once, as for a new thread."""
+_REST: Final = 4
+"""Without the large steps, at least one part in so many of what was copied must be left."""
 
 
 def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
@@ -182,41 +188,41 @@ def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
 def native_trend(samples: Sequence[Sample], passes: Sequence[Pass]) -> Trend | None:
     """Return the steady growth from pass to pass of memory neither tracked nor cached, or None.
 
-    It is anonymous memory with what is swapped out; resident memory where the system does not
-    report that. What grows in steps as allocators take memory from the system, and what is given
-    back, is none.
+    It is the growth of anonymous memory, swap included; of resident memory where the system does
+    not report these. Growth in large steps, in which allocators take memory from the system, does
+    not count, nor does memory that is given back.
 
     Parameters
     ----------
     samples : sequence of Sample
         The memory over time.
     passes : sequence of Pass
-        The ends of passes; those of the loop that has the most count.
+        The ends of passes. The passes of the name with the most of them are taken.
     """
     if not passes:
         return None
     first, last = passes[0].t_s, passes[-1].t_s
     samples = [sample for sample in samples if first <= sample.t_s <= last]
-    if len(samples) < _SAMPLES:
+    if len(samples) < _SAMPLES_AT_LEAST:
         return None
     is_known = _is_anonymous_known(samples)
     untracked = [_untracked(sample, is_known) for sample in samples]
     grown = untracked[-1] - untracked[len(untracked) // 4]
     total = (samples[0].anonymous_nbytes if is_known else None) or samples[0].rss_nbytes
-    if grown < max(_WORTH_NBYTES, _SHARE * total):
+    if grown < max(_WORTH_NBYTES, _WORTH_SHARE * total):
         return None
     if trend_of([(index, 1, nbytes) for index, nbytes in enumerate(untracked, 1)]) is None:
         return None
-    name = max(passes, key=lambda one: one.index).name
-    ends = [one for one in passes if one.name == name]
+    name = max(passes, key=lambda end: end.index).name
+    ends = [end for end in passes if end.name == name]
     # The last sample before each end of a pass; several passes may end between two samples.
-    times = [one.t_s for one in ends]
+    times = [end.t_s for end in ends]
     by_pass: dict[int, int] = {}
     for sample, nbytes in zip(samples, untracked, strict=True):
-        place = bisect_left(times, sample.t_s)
-        if place < len(ends):
-            by_pass[ends[place].index] = nbytes
-    return trend_of([(index, 0, nbytes) for index, nbytes in by_pass.items()], doubt=_IN_STEPS)
+        number = bisect_left(times, sample.t_s)
+        if number < len(ends):
+            by_pass[ends[number].index] = nbytes
+    return trend_of([(index, 0, nbytes) for index, nbytes in by_pass.items()], doubt=_DOUBT)
 
 
 def _is_anonymous_known(samples: Sequence[Sample]) -> bool:
@@ -224,6 +230,7 @@ def _is_anonymous_known(samples: Sequence[Sample]) -> bool:
 
 
 def _untracked(sample: Sample, is_anonymous_known: bool) -> int:
+    """Return the bytes of the process that are neither tracked nor in the cache of an allocator."""
     on_host = sum(nbytes for device, nbytes in sample.live_nbytes.items() if device.startswith("cpu"))
     own = sample.anonymous_nbytes if is_anonymous_known else None
     return max(0, (sample.rss_nbytes if own is None else own) - on_host - sample.cached_nbytes)
@@ -239,9 +246,9 @@ class OwnMemory:
     index : int
         The number of the pass.
     own_nbytes : int
-        What it has written and shares with no other process.
+        The memory that it has written, and so shares with no other process.
     known_nbytes : int
-        The bytes of tracked tensors, and of what allocators keep.
+        The bytes of tracked tensors, and those that allocators keep.
     anonymous_nbytes : int
         Its anonymous memory, shared pages included.
     """
@@ -253,15 +260,16 @@ class OwnMemory:
 
 
 def growth_of_own_memory(points: Sequence[OwnMemory]) -> tuple[Leak, ...]:
-    """Return the growth of what a forked process has for itself, beyond what is known of it.
+    """Return the growth of a forked process's own memory that is not known: one leak or none.
 
-    It is steady, or it is copied from the parent, pass by pass. Where objects are read at random,
-    as a loader does that shuffles, ever fewer pages are left to copy; what comes at one or two
-    passes is a collection of garbage, or what the parent itself has written.
+    It is reported if it grows steadily, or if the process copies memory of its parent pass by pass.
+    A copy need not grow steadily: a loader that shuffles reads objects at random, so that ever
+    fewer pages are left to copy. If all comes at one or two passes it is no leak, but a collection
+    of garbage, or memory that the parent has written.
     """
     if not points:
         return ()
-    # What it has of its parent at the beginning is known to neither.
+    # Count from the first point: what the process got from its parent before is not in question.
     first = points[0]
     series = [
         (point.index, 0, max(0, point.own_nbytes - first.own_nbytes - point.known_nbytes + first.known_nbytes))
@@ -287,9 +295,9 @@ def growth_of_own_memory(points: Sequence[OwnMemory]) -> tuple[Leak, ...]:
 
 
 def _copied_nbytes(points: Sequence[OwnMemory]) -> list[int]:
-    """Return the bytes that had been copied at each point since the first.
+    """Return the bytes that had been copied from the parent at each point since the first.
 
-    A page that is copied was anonymous memory before.
+    A copied page is own memory that is new, but it was anonymous memory of the process before.
     """
     first = points[0]
     copied = (
@@ -298,12 +306,12 @@ def _copied_nbytes(points: Sequence[OwnMemory]) -> list[int]:
         - max(point.anonymous_nbytes - first.anonymous_nbytes, point.known_nbytes - first.known_nbytes)
         for point in points
     )
-    # What is given back was no copy.
+    # Own memory that is given back does not undo copies.
     return list(accumulate(copied, max, initial=0))
 
 
 def _is_bit_by_bit(copied: Sequence[int]) -> bool:
-    """Return whether much was copied, and a good part of it besides the two largest steps."""
+    """Return whether much was copied, and a good part of it outside the two largest steps."""
     steps = sorted(after - before for before, after in pairwise(copied))
     total = copied[-1]
-    return total >= _WORTH_NBYTES and sum(steps[:-_LARGE_STEPS]) * _PARTS >= total
+    return total >= _WORTH_NBYTES and sum(steps[:-_LARGE_STEPS]) * _REST >= total

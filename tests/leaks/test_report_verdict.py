@@ -279,7 +279,7 @@ def test_a_view_that_could_not_be_judged_is_undecided(monkeypatch: pytest.Monkey
     def viewed(_detector: LeakDetector) -> None:
         BOX["preview"] = ds.zeros(1_000_000)[:5]
 
-    monkeypatch.setattr("disposescope.leaks.holders.search._AFTER_THE_LAST", 0)
+    monkeypatch.setattr("disposescope.leaks.holders.search._EXTRA_OBJECTS", 0)
     assert reported(viewed).verdict == "leaks"
     made = reported(viewed, object_limit=20_000)
     assert made.verdict == "undecided"

@@ -351,7 +351,7 @@ def test_the_callback_of_a_weak_reference_and_cached_values_hold() -> None:
 
 def test_a_plain_array_is_found_by_its_memory_also_behind_views(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is used in full cannot be pinned: a search has not to go on for it, and does here.
-    monkeypatch.setattr("disposescope.leaks.holders.search._AFTER_THE_LAST", 10**9)
+    monkeypatch.setattr("disposescope.leaks.holders.search._EXTRA_OBJECTS", 10**9)
     array = np.zeros(1000)
     identity, nbytes = storage_of(array)
     watch = weakref.ref(array)
@@ -445,7 +445,7 @@ def test_what_a_search_for_cycles_did_not_come_to_is_unfinished(monkeypatch: pyt
     entry = entry_of(box.tensor)
     assert entry is not None
     del box
-    monkeypatch.setattr(_holders, "_IN_CYCLES", 0)
+    monkeypatch.setattr(_holders, "_CYCLE_OBJECTS_PER_OBJECT", 0)
     with Holders([[entry]], object_limit=10**7) as holders:
         assert holders.reasons_of([entry]) == ["unfinished"]
     gc.enable()

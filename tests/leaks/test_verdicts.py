@@ -147,7 +147,7 @@ def test_the_last_view_of_a_loop_is_no_leak_and_two_of_them_are() -> None:
 
 
 def test_a_view_is_reported_also_after_a_long_search_of_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("disposescope.leaks.holders.search._AFTER_THE_LAST", 0)
+    monkeypatch.setattr("disposescope.leaks.holders.search._EXTRA_OBJECTS", 0)
     with ds.LeakDetector() as detector:
         BOX["preview"] = ds.zeros(12_500_000)[:5]
         [leak] = detector.report().leaks
@@ -352,7 +352,7 @@ def test_a_bounded_cache_is_no_leak_where_there_were_passes_enough_to_tell() -> 
 
 
 def test_a_pinned_view_is_reported_also_after_a_long_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_search, "_AFTER_THE_LAST", 0)
+    monkeypatch.setattr(_search, "_EXTRA_OBJECTS", 0)
     with LeakDetector() as detector:
         BOX["preview"] = ds.zeros(100_000)[:5]
         leak = one(detector.report(of_program=True, object_limit=10**8))
@@ -360,7 +360,7 @@ def test_a_pinned_view_is_reported_also_after_a_long_walk(monkeypatch: pytest.Mo
 
 
 def test_a_walk_that_goes_on_for_long_ends_where_nothing_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_search, "_AFTER_THE_LAST", 0)
+    monkeypatch.setattr(_search, "_EXTRA_OBJECTS", 0)
     with LeakDetector() as detector:
         BOX["all"] = ds.zeros(100_000)
         [kept] = detector.report(of_program=True, object_limit=10**8).kept

@@ -10,7 +10,7 @@
 
 static double next_interval(struct sampling *sampling)
 {
-    /* xorshift64*, of our own: the program's random numbers stay as they are. */
+    /* xorshift64*, with a state of our own, so that the program's random numbers stay as they are. */
     sampling->random_state ^= sampling->random_state >> 12;
     sampling->random_state ^= sampling->random_state << 25;
     sampling->random_state ^= sampling->random_state >> 27;
@@ -18,8 +18,8 @@ static double next_interval(struct sampling *sampling)
     return -log1p(-uniform) * sampling->mean_nbytes;
 }
 
-/* The points at which a birth is kept lie apart by exponentially distributed numbers of bytes,
- * which makes the sums of birth_weight unbiased:
+/* From one kept birth to the next an exponentially distributed number of bytes is born, which makes
+ * sums of birth_weight unbiased:
  * https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
 bool births_keep(Log *log, size_t nbytes)
 {
@@ -70,8 +70,8 @@ struct birth *birth_of(const Log *log, const void *key)
     return at == NOT_FOUND ? NULL : &log->births.all[at];
 }
 
-/* Take out the birth of a key, with the reference that it has; returns whether there was one. The
- * last one takes its place. */
+/* Take out the birth of a key, with the reference that it owns; returns whether there was one. The
+ * last birth of the array moves to its position. */
 static bool take_out(struct births *births, const void *key, struct birth *birth)
 {
     uint32_t at = position_of(births, key);
@@ -88,7 +88,7 @@ static bool take_out(struct births *births, const void *key, struct birth *birth
     return true;
 }
 
-/* Put in a birth, whose key has none; -1 where there is no memory. */
+/* Put in a birth with a key that no other birth has; -1 where there is no memory. */
 static int put_in(struct births *births, const struct birth *birth)
 {
     struct birth *all = array_grown(births->all, births->count, &births->room, sizeof *all);
@@ -103,26 +103,26 @@ static int put_in(struct births *births, const struct birth *birth)
     return 0;
 }
 
-/* Let go of what a birth that was taken out refers to. May run Python code. */
-static void let_go(const struct birth *birth)
+/* Release the key of a birth that was taken out, where it is an object. May run Python code. */
+static void release_key(const struct birth *birth)
 {
     if (birth->flags & (BIRTH_OF_ENTRY | BIRTH_OF_MEMORY)) {
         Py_DECREF((PyObject *)birth->key);
     }
 }
 
-/* What was born with a key is gone; does nothing where that is not known. May run Python code, but
- * for blocks. */
+/* Record that what was born with a key is gone; does nothing where no such birth is known. May run
+ * Python code, unless the key is the address of a block. */
 static void forget(Log *log, const void *key)
 {
     struct birth birth;
     if (take_out(&log->births, key, &birth)) {
         site_count(log, &birth, -1);
-        let_go(&birth);
+        release_key(&birth);
     }
 }
 
-/* A new birth has so many bytes from now on. */
+/* Change the bytes of a birth, also in the counts of its site. */
 static void resize(Log *log, struct birth *birth, size_t nbytes)
 {
     site_count(log, birth, -1);
@@ -132,11 +132,16 @@ static void resize(Log *log, struct birth *birth, size_t nbytes)
 
 /* ------------------------------------------------------------------ looks while the program runs */
 
-enum { FIRST_LOOK = 6, MANY_BIRTHS = 16384, NBYTES_BETWEEN_LOOKS = 8 << 20 };
+enum {
+    FIRST_LOOK = 6,                 /* after so many births */
+    MANY_BIRTHS = 16384,            /* from here on births have to double until the next look: looks take longer */
+    NBYTES_BETWEEN_LOOKS = 8 << 20, /* so many bytes, and a quarter of what lives, are between two looks by bytes */
+};
 
 static void ask_for_look(Log *log);
 
-/* From how many live bytes on the next look is due. */
+/* Set at how many live bytes of a device the next look is due. It never sinks, because it counts from
+ * the most live bytes at any look before. */
 static void wait_for_bytes(Log *log)
 {
     int64_t most = 0;
@@ -156,7 +161,7 @@ static int run_look(Log *log, PyObject *look)
     Py_INCREF(look);
     PyObject *looked = PyObject_CallOneArg(look, log->looks.has_grown ? Py_True : Py_False);
     Py_DECREF(look);
-    /* It looks later where it says so: at the next birth. */
+    /* A function that did not look is called again at the next birth. */
     bool has_looked = looked == Py_True;
     while (has_looked && log->looks.next <= seen) {
         log->looks.next += log->looks.next < MANY_BIRTHS ? log->looks.next / 4 : log->looks.next;
@@ -165,7 +170,8 @@ static int run_look(Log *log, PyObject *look)
     Py_XDECREF(looked);
     if (has_looked) {
         wait_for_bytes(log);
-        /* Other threads have gone on meanwhile, and there may be no other birth. */
+        /* Other threads may have made births during the call, and there may be no later birth at
+         * which the next look would be asked for. */
         ask_for_look(log);
     }
     return looked == NULL ? -1 : 0;
@@ -222,7 +228,7 @@ void births_look(Log *log, PyObject *look)
     log->looks.next_nbytes = 0;
     log->looks.main = PyThread_get_thread_ident();
     wait_for_bytes(log);
-    /* A forked process has lost what its parent had asked for. */
+    /* A fork loses the call that its parent asked the interpreter for. */
     log->looks.is_due = log->looks.is_running = log->looks.is_woken = false;
     Py_XINCREF(look);
     Py_XSETREF(log->looks.look, look);
@@ -254,7 +260,7 @@ PyObject *births_count_elsewhere(Log *log, PyObject *const *arguments, Py_ssize_
 
 /* ------------------------------------------------------------------ a birth */
 
-/* Record a birth in place of an older one with its key. -1 where there is no memory. */
+/* Record a birth; an older one with the same key is forgotten. -1 where there is no memory. */
 static int record(Log *log, const struct birth *birth)
 {
     forget(log, birth->key);
@@ -273,8 +279,8 @@ static int record(Log *log, const struct birth *birth)
     return 0;
 }
 
-/* A birth that happens now. Runs no Python code: the numbers of the site and of the scope, which
- * may, come first. */
+/* A birth that happens now. Runs no Python code: the caller has found site and scope before, which
+ * may run some. */
 static struct birth new_birth(Log *log, void *key, unsigned flags, size_t nbytes, uint32_t site, uint16_t scope)
 {
     double at_ms = (seconds_now() - log->made_at) * 1000;
@@ -295,7 +301,7 @@ void births_clear(Log *log)
     struct births gone = log->births;
     log->births = (struct births){0};
     for (uint32_t i = 0; i < gone.count; i++) {
-        let_go(&gone.all[i]);
+        release_key(&gone.all[i]);
     }
     free(gone.all);
     free(gone.index.slots);
@@ -303,7 +309,7 @@ void births_clear(Log *log)
 
 /* ------------------------------------------------------------------ what the log knows of kinds */
 
-/* The place of a kind, or that of the first unused one; NULL where there is none left. */
+/* The slot of a kind, or the first unused slot; NULL where the kind has none and all are used. */
 static struct kind *kind_slot(Log *log, PyObject *kind)
 {
     for (int i = 0; i < log->kinds_count; i++) {
@@ -349,7 +355,8 @@ PyObject *births_describe_kind(Log *log, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* What is known of a kind; -1 with an exception. `found` gets borrowed references. */
+/* Get what is known of a kind, which is asked for its name where nobody described it; -1 with an
+ * exception. `found` gets borrowed references. */
 static int find_kind(Log *log, PyObject *kind, struct kind *found)
 {
     struct kind *slot = kind_slot(log, kind);
@@ -361,7 +368,7 @@ static int find_kind(Log *log, PyObject *kind, struct kind *found)
     PyObject *is_composite = name == NULL ? NULL : PyObject_GetAttrString(kind, "is_composite");
     int failed = is_composite == NULL ? -1 : 0;
     if (!failed) {
-        /* A composite has the bytes of its members, which were born before it. */
+        /* The bytes of a composite are those of its members, whose births count them. */
         *found = (struct kind){.kind = kind,
                                .weigh = Py_None,
                                .memory = Py_None,
@@ -406,7 +413,7 @@ static int measure(Log *log, PyObject *entry, size_t *nbytes, uint16_t *device)
 
 /* ------------------------------------------------------------------ memory that an object stands for */
 
-/* By identity, unlike other weak references. */
+/* Compared and hashed by identity: other weak references ask what they refer to. */
 PyTypeObject memory_reference_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.leaks.births.compiled.MemoryReference",
     .tp_doc = "A weak reference to what stands for memory whose birth is known.",
@@ -431,7 +438,8 @@ int births_make(Log *log)
     return log->memory_died == NULL ? -1 : PyType_Ready(&memory_reference_type);
 }
 
-/* A new reference, or NULL with an exception. May run the garbage collector. */
+/* A new weak reference to what stands for memory, or NULL with an exception. May run the garbage
+ * collector. */
 static PyObject *make_memory_reference(const Log *log, PyObject *object)
 {
     PyObject *arguments = PyTuple_Pack(2, object, log->memory_died);
@@ -441,9 +449,10 @@ static PyObject *make_memory_reference(const Log *log, PyObject *object)
     PyObject *reference = _PyWeakref_RefType.tp_new(&memory_reference_type, arguments, NULL);
     Py_DECREF(arguments);
     if (reference != NULL && !PyObject_IS_GC(object)) {
-        /* Its only reference that could close a cycle is that to the callback, which has none: no
-         * work for the collector. But a reference to what the collector may find in a garbage cycle
-         * must be one of its own objects then: it moves them. */
+        /* It cannot be part of a cycle: it refers to its callback alone, which refers to no garbage.
+         * So the collector need not visit it. Where `object` itself is tracked the reference has to
+         * stay tracked: the collector moves the weak references to what it finds in a garbage cycle
+         * between its lists. */
         PyObject_GC_UnTrack(reference);
     }
     return reference;
@@ -463,9 +472,9 @@ struct birth *birth_of_memory(const Log *log, PyObject *object)
 
 static bool is_reported(const struct birth *birth) { return birth != NULL && !(birth->flags & BIRTH_UNCOUNTED); }
 
-/* Record the birth of memory at a site; with NO_SITE it is known from now on, and nothing is
- * reported of it. Does nothing where it is known, or everything has been forgotten since. -1 with
- * an exception. */
+/* Record the birth of the memory that `object` stands for. With NO_SITE the memory is known from now
+ * on, and no report shows it. Does nothing where the memory is known, or where the log was cleared
+ * after `clearings` was read (the number of the site is void then). -1 with an exception. */
 static int record_memory(Log *log, PyObject *object, uint64_t clearings, size_t nbytes, uint32_t site, uint16_t scope)
 {
     PyObject *reference = make_memory_reference(log, object);
@@ -538,7 +547,7 @@ PyObject *births_record_owner(Log *log, PyObject *const *arguments, Py_ssize_t c
         }
         return NULL;
     }
-    /* They are few, and all are kept, also where births are sampled. */
+    /* Owners are few, so all of them are kept, also where births are sampled. */
     origin_leave_out((uint32_t)frames);
     int failed = memory_born(log, arguments[0], arguments[1] == Py_None ? NULL : arguments[1], 0,
                              names_number(&log->kind_names, arguments[2]), names_number(&log->devices, arguments[3]));
@@ -590,8 +599,8 @@ void block_moved(Log *log, void *before, void *after, size_t nbytes)
 
 /* ------------------------------------------------------------------ escapes */
 
-/* The birth of memory: of what stands for it, or of a block by its address. NULL where it is not
- * known, or with an exception. */
+/* The birth of some memory, given by the object that stands for it or by the address of a block.
+ * NULL where it is not known, or with an exception. */
 static struct birth *birth_by_key(const Log *log, PyObject *key)
 {
     if (!PyLong_CheckExact(key)) {
@@ -601,6 +610,7 @@ static struct birth *birth_by_key(const Log *log, PyObject *key)
     return address == NULL ? NULL : birth_of(log, address);
 }
 
+/* Add a flag to the birth of some memory; None, or NULL with an exception. */
 static PyObject *flag_memory(Log *log, PyObject *key, unsigned flag)
 {
     struct birth *birth = birth_by_key(log, key);
@@ -625,8 +635,9 @@ PyObject *births_has_escaped(Log *log, PyObject *key)
 
 /* ------------------------------------------------------------------ resources, each by its entry */
 
-/* Record the birth of a resource, and of the members of a composite that are not known: they are
- * counted in its place. -1 with an exception. */
+/* Record the birth of a resource; and of its members, where it is a composite, without counting
+ * them: the composite counts for all. Members whose birth is known are left as they are. -1 with
+ * an exception. */
 static int record_resource(Log *log, PyObject *entry, struct birth birth)
 {
     PyObject *members = Py_NewRef(((Entry *)entry)->members);
@@ -643,8 +654,9 @@ static int record_resource(Log *log, PyObject *entry, struct birth birth)
     return failed;
 }
 
-/* Whether the birth of the memory of a resource is the last birth of all, so that the resource
- * needs none of its own; it is recorded now where nobody saw it. -1 with an exception. */
+/* Whether the memory of a resource was born with it: its birth is the last of all then, and the
+ * resource needs no birth of its own. Memory whose birth is not known is recorded now. -1 with an
+ * exception. */
 static int is_known_by_its_memory(Log *log, PyObject *entry, const struct kind *kind)
 {
     PyObject *resource = PyObject_CallNoArgs(entry);
@@ -669,7 +681,7 @@ static int is_known_by_its_memory(Log *log, PyObject *entry, const struct kind *
 }
 
 /* The bytes of a resource; 0 where another thread released it meanwhile. */
-static size_t weighed(PyObject *entry, PyObject *weigh)
+static size_t weigh_resource(PyObject *entry, PyObject *weigh)
 {
     PyObject *resource = PyObject_CallNoArgs(entry);
     PyObject *weight = resource == NULL || resource == Py_None ? NULL : PyObject_CallOneArg(weigh, resource);
@@ -696,10 +708,10 @@ PyObject *births_born(Log *log, PyObject *entry)
         PyErr_Format(PyExc_TypeError, "born() takes an entry, not a %s", Py_TYPE(entry)->tp_name);
         return NULL;
     }
-    PyObject *its_kind = Py_NewRef(((Entry *)entry)->kind);
+    PyObject *kind_of_entry = Py_NewRef(((Entry *)entry)->kind);
     struct kind kind;
-    int failed = find_kind(log, its_kind, &kind);
-    Py_DECREF(its_kind);
+    int failed = find_kind(log, kind_of_entry, &kind);
+    Py_DECREF(kind_of_entry);
     if (failed) {
         return NULL;
     }
@@ -710,7 +722,7 @@ PyObject *births_born(Log *log, PyObject *entry)
         is_known = is_known_by_its_memory(log, entry, &kind);
     }
     else if (kind.weigh != Py_None) {
-        nbytes = weighed(entry, kind.weigh);
+        nbytes = weigh_resource(entry, kind.weigh);
     }
     else {
         is_known = measure(log, entry, &nbytes, &device);

@@ -1,8 +1,8 @@
-/* The hash table of this room: it finds where, in an array of its user's, something stands.
+/* The hash table of this room: it finds the positions of elements in an array of the caller's.
  *
- * It knows hashes and positions alone; the user compares what stands at a position. Open addressing
- * with linear probing; what is taken out is closed by shifting those behind it back. It grows by a
- * half, which keeps half to three quarters of it in use. */
+ * It stores hashes and positions alone: the caller compares the element at each position that it
+ * returns. Open addressing with linear probing; a removal shifts the slots behind it back, so that
+ * no slot has to be marked as removed. The table grows by a half when three quarters of it are in use. */
 #ifndef DISPOSESCOPE_BIRTHS_HASH_INDEX_H
 #define DISPOSESCOPE_BIRTHS_HASH_INDEX_H
 
@@ -13,10 +13,10 @@
 
 struct hash_slot {
     uint32_t hash;
-    uint32_t place; /* the position plus one; 0 where the slot is empty */
+    uint32_t position_plus_one; /* 0 where the slot is empty */
 };
 
-/* All zeros is an empty one. It owns its slots. */
+/* All zeros is an empty index. It owns its slots. */
 struct hash_index {
     struct hash_slot *slots;
     uint32_t room, used;
@@ -24,6 +24,8 @@ struct hash_index {
 
 #define NOT_FOUND UINT32_MAX
 
+/* A hash that also depends on one more word. The multiplier is 2 to the 64th over the golden ratio
+ * (Fibonacci hashing); the shift brings the upper bits, which depend on all others, down. */
 static inline uint64_t hash_mixed(uint64_t hash, uint64_t word)
 {
     hash ^= word;
@@ -31,9 +33,10 @@ static inline uint64_t hash_mixed(uint64_t hash, uint64_t word)
     return hash ^ (hash >> 29);
 }
 
-/* The hash that an index takes: the upper half is the better one. */
+/* The hash that an index takes. After a multiplication the upper bits depend on all bits. */
 static inline uint32_t hash_folded(uint64_t hash) { return (uint32_t)(hash >> 32); }
 
+/* The slot at which the search for a hash begins. */
 static inline uint32_t hash_home(const struct hash_index *index, uint32_t hash)
 {
     return (uint32_t)(((uint64_t)hash * index->room) >> 32);
@@ -44,8 +47,8 @@ static inline uint32_t hash_after(const struct hash_index *index, uint32_t at)
     return at + 1 == index->room ? 0 : at + 1;
 }
 
-/* A search: start it with `hash_search`, and ask `hash_next` for one position with that hash after
- * the other. */
+/* A search: `hash_search` begins it, and each call of `hash_next` returns one more position whose
+ * element has that hash, or NOT_FOUND. */
 struct hash_search {
     uint32_t hash, at;
 };
@@ -60,20 +63,21 @@ static inline uint32_t hash_next(const struct hash_index *index, struct hash_sea
     if (index->used == 0) {
         return NOT_FOUND;
     }
-    while (index->slots[search->at].place != 0) {
+    while (index->slots[search->at].position_plus_one != 0) {
         const struct hash_slot *slot = &index->slots[search->at];
         search->at = hash_after(index, search->at);
         if (slot->hash == search->hash) {
-            return slot->place - 1;
+            return slot->position_plus_one - 1;
         }
     }
     return NOT_FOUND;
 }
 
+/* Put a slot into the first empty slot from its home on; there is one. */
 static inline void hash_insert(struct hash_index *index, struct hash_slot slot)
 {
     uint32_t at = hash_home(index, slot.hash);
-    while (index->slots[at].place != 0) {
+    while (index->slots[at].position_plus_one != 0) {
         at = hash_after(index, at);
     }
     index->slots[at] = slot;
@@ -89,7 +93,7 @@ static inline int hash_add(struct hash_index *index, uint32_t hash, uint32_t pos
             return -1;
         }
         for (uint32_t at = 0; at < index->room; at++) {
-            if (index->slots[at].place != 0) {
+            if (index->slots[at].position_plus_one != 0) {
                 hash_insert(&grown, index->slots[at]);
             }
         }
@@ -101,40 +105,41 @@ static inline int hash_add(struct hash_index *index, uint32_t hash, uint32_t pos
     return 0;
 }
 
-/* The slot of a position, which is in the index. */
+/* The slot of a position. The position must be in the index. */
 static inline uint32_t hash_slot_of(const struct hash_index *index, uint32_t hash, uint32_t position)
 {
     uint32_t at = hash_home(index, hash);
-    while (index->slots[at].place != position + 1) {
+    while (index->slots[at].position_plus_one != position + 1) {
         at = hash_after(index, at);
     }
     return at;
 }
 
-/* What stood at one position stands at another from now on. */
+/* The element at position `before` has moved to position `after` of the array. */
 static inline void hash_move(struct hash_index *index, uint32_t hash, uint32_t before, uint32_t after)
 {
-    index->slots[hash_slot_of(index, hash, before)].place = after + 1;
+    index->slots[hash_slot_of(index, hash, before)].position_plus_one = after + 1;
 }
 
 static inline void hash_remove(struct hash_index *index, uint32_t hash, uint32_t position)
 {
     uint32_t hole = hash_slot_of(index, hash, position);
-    for (uint32_t at = hash_after(index, hole); index->slots[at].place != 0; at = hash_after(index, at)) {
+    for (uint32_t at = hash_after(index, hole); index->slots[at].position_plus_one != 0; at = hash_after(index, at)) {
         uint32_t home = hash_home(index, index->slots[at].hash);
-        /* It may go back unless its home lies between the hole and itself, round the end. */
+        /* This slot fills the hole unless its home lies behind the hole, also round the end: a
+         * search, which begins at its home, would not find it before. */
         bool stays = hole <= at ? (hole < home && home <= at) : (hole < home || home <= at);
         if (!stays) {
             index->slots[hole] = index->slots[at];
             hole = at;
         }
     }
-    index->slots[hole].place = 0;
+    index->slots[hole].position_plus_one = 0;
     index->used--;
 }
 
-/* An array with room for one more element, which is to replace the one that was given; NULL where
- * there is no memory, and nothing has changed. */
+/* An array with room for one more element of `size` bytes. It takes the place of the given array.
+ * NULL where there is no memory; the given array is as it was then. */
 static inline void *array_grown(void *array, uint32_t count, uint32_t *room, size_t size)
 {
     if (count < *room) {

@@ -1,20 +1,20 @@
-/* The log of births: what is known of every resource and every piece of memory that was seen to be
- * born and is there still.
+/* The log of births: what is known of every resource and every piece of memory whose birth was
+ * recorded and that is still alive.
  *
- * All of it is one object, a `Log`; there is one in a process, which lives as long as that. What is
- * known of one birth takes 32 bytes: everything in it that repeats (the line, the call, the kind,
- * the device, the scope) is a number. A birth is found by the address of what was born: of the
- * entry of a resource, of a block of the arena, or of a weak reference to the object that stands
- * for memory, such as a storage of PyTorch. The log has a reference to that entry, or to that weak
- * reference.
+ * The log is one object, a `Log`. A process has one log, which lives as long as the process. The
+ * record of one birth takes 32 bytes: whatever repeats from birth to birth (the line, the call, the
+ * kind, the device, the scope) is stored once, and the record has its number. A birth is found by
+ * its key, which is an address: that of the entry of a resource, that of a block of the arena, or
+ * that of a weak reference to the object that stands for memory, such as a storage of PyTorch. The
+ * log owns a reference to the entry, or to the weak reference.
  *
- * Everything here is called with the GIL held. Functions whose comment says "runs no Python code"
- * run none. The others may run the garbage collector, and with it any of these functions again.
+ * Everything here is called with the GIL held. A function may run the garbage collector, and with
+ * it any of these functions again, unless its comment says "runs no Python code".
  *
- * Read births.c first; then places.c and sites.c, where a birth happens and what a line made;
- * rows.c, what Python gets of births; names.c; and module.c, the type of the log and the functions
- * for other compiled parts. Each calls only what stands below it: module, rows, births, sites,
- * places, names. */
+ * Read births.c first; then places.c (where a birth happens) and sites.c (what a line made);
+ * rows.c (what Python gets of births); names.c; and module.c (the type of the log, and the functions
+ * for other compiled parts). In the order module, rows, births, sites, places, names, each file
+ * calls only the files after it. */
 #ifndef DISPOSESCOPE_BIRTHS_LOG_H
 #define DISPOSESCOPE_BIRTHS_LOG_H
 
@@ -30,29 +30,32 @@
 /* ------------------------------------------------------------------ births */
 
 enum birth_flag {
-    BIRTH_SAMPLED = 1,    /* stands for others that were not kept: see birth_weight */
+    BIRTH_SAMPLED = 1,    /* kept in a sample, and stands for births that were not kept: see birth_weight */
     BIRTH_UNCOUNTED = 2,  /* its site does not count it: a member of a composite, or memory that belongs to a model */
-    BIRTH_OF_ENTRY = 4,   /* its key is an entry */
-    BIRTH_OF_MEMORY = 8,  /* its key is a weak reference to what stands for memory; else the address of a block */
-    BIRTH_BACKED = 16,    /* its bytes are those of memory whose birth is known by itself */
-    BIRTH_ESCAPED = 32,   /* memory whose tensor was disposed, which something still uses */
-    BIRTH_MOVED_OUT = 64, /* memory that was moved out under another name than that of its tensor */
+    BIRTH_OF_ENTRY = 4,   /* its key is an entry; with neither this nor the next flag the address of a block */
+    BIRTH_OF_MEMORY = 8,  /* its key is a weak reference to what stands for memory */
+    BIRTH_BACKED = 16,    /* the log has another birth for the memory that its bytes lie in */
+    BIRTH_ESCAPED = 32,   /* memory that is still used although its tensor was disposed */
+    BIRTH_MOVED_OUT = 64, /* memory of which an alias, such as an array over a tensor's storage, was moved out */
 };
 
+/* The widths of the fields of `struct birth`, so that they fill two words of 64 bits: births of up
+ * to 2 TiB, 4 million millions of births, and 4 million sites. */
 #define NBYTES_BITS 41
 #define NUMBER_BITS 42
 #define SITE_BITS 22
 #define NBYTES_AT_MOST ((UINT64_C(1) << NBYTES_BITS) - 1)
 #define SITES_AT_MOST ((UINT32_C(1) << SITE_BITS) - 1)
-/* The site of what is not recorded: nobody asked for it, or there are SITES_AT_MOST already. */
+/* The site of a birth that is not recorded: nothing of it is to be reported, or there are
+ * SITES_AT_MOST sites already. */
 #define NO_SITE UINT32_MAX
 
 struct birth {
-    void *key; /* with a reference where it is an object */
-    uint64_t nbytes : NBYTES_BITS, flags : 7, scope : 16;
-    uint64_t number : NUMBER_BITS, site : SITE_BITS; /* births are numbered in their order */
-    uint32_t closings;                               /* scopes closed until then */
-    uint32_t at_ms;                                  /* since the log was made */
+    void *key; /* a reference that is owned where the key is an object */
+    uint64_t nbytes : NBYTES_BITS, flags : 7, scope : 16; /* `scope`: the number of the scope's name */
+    uint64_t number : NUMBER_BITS, site : SITE_BITS;      /* births are numbered from 1 in their order */
+    uint32_t closings;                                    /* how many scopes had been closed before it */
+    uint32_t at_ms;                                       /* milliseconds since the log was made */
 };
 
 /* The births of what is alive, in no order. */
@@ -62,34 +65,37 @@ struct births {
     struct hash_index index; /* by key */
 };
 
-/* Which births are kept, where not all are. */
+/* Which births are kept, where not all are: one after every so many bytes that are born. */
 struct sampling {
     bool is_on;
-    double mean_nbytes; /* from one birth that is kept to the next */
-    double next_nbytes; /* until the next one */
+    double mean_nbytes; /* born from one kept birth to the next, on average */
+    double next_nbytes; /* that are still to be born before the next birth is kept */
     uint64_t random_state;
 };
 
-/* What is known of a kind, as `describe_kind` in compiled.pyi. It has references, which it
- * keeps. */
+/* What `describe_kind` in compiled.pyi was told of a kind. It owns references to its objects, and
+ * never lets go of them. */
 struct kind {
     PyObject *kind;
-    PyObject *weigh;  /* resource -> bytes, or None */
-    PyObject *memory; /* resource -> what stands for its memory, or None */
+    PyObject *weigh;  /* called with a resource, returns its bytes; or None */
+    PyObject *memory; /* called with a resource, returns what stands for its memory; or None */
     uint16_t name, device;
     bool is_backed;
 };
 
+/* How many kinds the log describes. `describe_kind` raises for one more; a kind that was never
+ * described is asked for its name at each birth then. */
 #define KINDS_AT_MOST 64
 
 /* ------------------------------------------------------------------ names, places, sites */
 
-/* Strings (and None), each once; by number. */
+/* Strings, and None, each stored once and known by a number. */
 struct names {
     PyObject *numbers; /* dict: object -> its number */
     PyObject *objects; /* list */
 };
 
+/* The number of what has no number: `struct birth` has 16 bits for the number of a name. */
 #define NO_NUMBER UINT16_MAX
 
 /* An instruction of a code object. */
@@ -98,70 +104,76 @@ struct place {
     intptr_t instruction;
 };
 
+/* How many frames of user code a site has at most, whatever a detector asks for: they stand in an
+ * array on the stack of the thread. */
 #define PLACES_AT_MOST 64
 
-/* One fact of a code object: a question, such as the role of the code, and the answer. See
- * places.c. */
+/* One fact of a code object: what the fact is about, such as the role of the code, and its value.
+ * See places.c. */
 struct code_fact {
     PyCodeObject *code;
     intptr_t about, value;
 };
 
-/* What is known of codes. It has a reference to each of them. */
+/* The facts of all code objects, with a reference to each code object. */
 struct code_facts {
     struct code_fact *all;
-    uint32_t count, room, codes;
+    uint32_t count, room;
+    uint32_t codes;          /* how many code objects have facts */
     struct hash_index index; /* by code and `about` */
 };
 
-/* What one line, with those that led to it, made of one kind on one device. It has references to
- * the codes. */
+/* What one line, reached through the same callers, made of one kind on one device. It has
+ * references to the codes. */
 struct site {
     const struct place *places; /* innermost first */
     uint32_t places_count;
     uint32_t hash;
-    uint16_t op, kind, device;
+    uint16_t op, kind, device; /* the numbers of their names */
     uint64_t births;
-    double live; /* of sampled births an estimate, as the two below */
+    double live; /* how many live; an estimate where births are sampled, as the bytes are */
     int64_t live_nbytes, peak_nbytes;
-    uint64_t latest_birth, latest_death; /* the numbers of the last births before these were counted */
-    struct series *series;
+    /* The number of the last birth of all when a birth, or a death, was last counted here. */
+    uint64_t latest_birth, latest_death;
+    struct series *series; /* what lived of the site after passes: a list, one for each name of passes */
 };
 
+/* The live bytes of so many devices are counted; those of further devices are in no sum. */
 #define DEVICES 64
 
-/* Passes of a loop by one name. */
+/* The passes of loops that have one name. */
 struct passes {
     uint32_t count;
-    uint32_t before; /* how many of them there were before births began to be recorded the last time */
-    uint32_t stride; /* of those since, only the ones whose number is a multiple of it are kept */
+    uint32_t before; /* how many there were when births began to be recorded the last time */
+    uint32_t stride; /* series keep of the passes since then every so many: each, every second, every fourth */
 };
 
 struct sites {
     struct site *all; /* by number */
     uint32_t count, room;
-    struct hash_index index; /* by everything that distinguishes one site from another */
-    struct passes *passes;   /* by the number of their name */
-    uint32_t passes_count;
-    struct passes births; /* each is a pass */
+    struct hash_index index;      /* by all fields that distinguish one site from another */
+    struct passes *passes;        /* by the number of their name */
+    uint32_t passes_count;        /* how many names have passes */
+    struct passes birth_passes;   /* for programs that name no passes: each birth is a pass */
     int64_t live_nbytes[DEVICES]; /* by the number of the device */
 };
 
 /* ------------------------------------------------------------------ the log */
 
-/* When somebody looks at what lives: at births 6, 7, 8, 10 and so on from now, each a quarter
- * further on, from some 16,000 on at twice as many, as a look takes longer then; and where a device
- * has a quarter more bytes than at any look before, and some megabytes, as a program may load much
- * first and begin then. The main thread looks as soon as it runs Python code. Where another thread
- * makes the next birth before that, as the main thread may be waiting for it, a thread that does
- * nothing else is woken, and whichever of the two comes first looks. */
+/* When the function of `births_look` is called, to look at what lives. By births: at births 6, 7,
+ * 8, 10 and so on, each a quarter further on, and from some 16,000 on each at twice as many, as
+ * each look takes longer. By bytes: where a device has a quarter and some megabytes more live bytes
+ * than at any look before, because a program may load much before its loop begins. The main thread
+ * makes the call as soon as it runs Python code. Where another thread makes the next birth before
+ * that, as the main thread may be waiting for it, a thread that does nothing else is woken, and
+ * whichever of the two comes first looks. */
 struct looks {
-    PyObject *look;      /* called with `has_grown`, returns whether it looked; NULL for nobody */
-    uint64_t after;      /* the number of the last birth before */
-    uint64_t next;       /* at which birth since then it is called */
-    int64_t next_nbytes; /* at how many bytes that live */
-    bool has_grown;      /* a device had so many since the last look */
-    bool is_due;         /* the interpreter has been asked to call it */
+    PyObject *look;      /* called with `has_grown`, returns whether it looked; NULL for no function */
+    uint64_t after;      /* the number of the last birth before the function was given */
+    uint64_t next;       /* the next look is at this birth, counted from `after` */
+    int64_t next_nbytes; /* the next look is at so many live bytes of one device */
+    bool has_grown;      /* a device has had `next_nbytes` since the last look */
+    bool is_due;         /* the interpreter has been asked to make the call */
     bool is_running;     /* it is being called */
     bool is_woken;       /* the other thread has been woken */
     PyObject *wake;      /* releases the lock for which that thread waits; NULL for none */
@@ -173,15 +185,15 @@ typedef struct {
     bool is_open;        /* births are recorded */
     bool is_clearing;    /* everything is being forgotten */
     uint32_t frames;     /* how many frames of user code are kept for a birth */
-    uint32_t marks;      /* passes that are over */
-    uint32_t closings;   /* scopes that were closed */
-    uint64_t last_birth; /* its number */
-    uint64_t cleared_at; /* the last birth that was forgotten with everything else */
+    uint32_t marks;      /* how many passes ended, whatever their name */
+    uint32_t closings;   /* how many scopes were closed */
+    uint64_t last_birth; /* the number of the last birth */
+    uint64_t cleared_at; /* the number of the last birth before everything was forgotten */
     uint64_t clearings;  /* how often everything was forgotten */
     uint64_t openings;   /* how often births began to be recorded */
-    uint64_t escapes;
+    uint64_t escapes;    /* how often memory was flagged BIRTH_ESCAPED */
     struct looks looks;
-    double made_at; /* as `seconds_now` */
+    double made_at; /* by seconds_now() */
     struct births births;
     struct sampling sampling;
     struct sites sites;
@@ -189,38 +201,38 @@ typedef struct {
     struct names ops, kind_names, devices, scope_names, pass_names;
     struct kind kinds[KINDS_AT_MOST];
     int kinds_count;
-    PyObject *disposals; /* a dict by entry, Python's: the log takes out what has died */
-    PyObject *api;       /* a capsule: see ../../../scopes/src/shared/birth_log.h */
+    PyObject *disposals;   /* a dict by entry, filled by Python code; the log takes out entries that have died */
+    PyObject *api;         /* a capsule: see ../../../scopes/src/shared/birth_log.h */
     PyObject *memory_died; /* the callback of weak references to memory */
     const struct scopes_api *scopes;
-    /* Functions of Python: of a code and its globals, of an entry and a dict, of an entry, of a
-     * code and an instruction. The last one is NULL until it is given. */
+    /* Python functions that the log calls: rank_of(code, globals), storages_of(entry, dict),
+     * device_of_entry(entry), name_of_call(code, instruction). */
     PyObject *rank_of, *storages_of, *device_of_entry, *name_of_call;
 } Log;
 
 extern PyTypeObject log_type, row_type, memory_reference_type;
 
-/* By the monotonic clock, in seconds: now, to a few milliseconds. */
+/* The time of the monotonic clock in seconds, to a few milliseconds. */
 static inline double seconds_now(void) { return (double)clock_ms() * 1e-3; }
 
 static inline bool log_records(const Log *log) { return log->is_open && !log->is_clearing; }
 
 /* ------------------------------------------------------------------ births.c */
 
-/* Sets up what births need of a log. -1 with an exception. */
+/* Set up the parts of a log that this file uses. -1 with an exception. */
 int births_make(Log *log);
-/* Keep one birth for so many bytes from now on; all of them where it is 0. */
+/* From now on keep one birth for every `nbytes` bytes that are born; every birth where it is 0. */
 void births_sample(Log *log, uint64_t nbytes);
-/* Whether a birth of so many bytes is to be kept; to be asked once for each. */
+/* Whether a birth of so many bytes is to be kept. The answer counts the bytes: ask once a birth. */
 bool births_keep(Log *log, size_t nbytes);
-/* The birth of a key, or of what an object stands for; NULL where none is known. Good until the
- * next birth or death. */
+/* The birth with a key, or of the memory that an object stands for; NULL where none is known. The
+ * pointer is valid until the next birth or death. */
 struct birth *birth_of(const Log *log, const void *key);
 struct birth *birth_of_memory(const Log *log, PyObject *object);
 void births_clear(Log *log);
 /* See `count_elsewhere` in ../compiled.pyi. */
 PyObject *births_count_elsewhere(Log *log, PyObject *const *arguments, Py_ssize_t count);
-/* Call a function of Python at births; NULL for nobody. See `looks`. */
+/* Call a Python function at the births that `struct looks` names; NULL ends the calls. */
 void births_look(Log *log, PyObject *look);
 /* From now on call a function that runs no Python code where a look is due and the main thread does
  * not run; NULL for none. */
@@ -229,8 +241,8 @@ void births_wake(Log *log, PyObject *wake);
 int births_look_here(Log *log, PyObject *look);
 
 /* The functions of the interface to other compiled parts: see
- * ../../../scopes/src/shared/birth_log.h. Blocks run no Python code but for a birth, which keeps an
- * exception that is set. */
+ * ../../../scopes/src/shared/birth_log.h. Of those for blocks only `block_born` may run Python code;
+ * it keeps an exception that is set. */
 int memory_born(Log *log, PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
 int memory_exclude(Log *log, PyObject *object);
 bool block_born(Log *log, void *address, size_t nbytes, uint16_t kind, uint16_t device);
@@ -251,82 +263,86 @@ PyObject *births_describe_kind(Log *log, PyObject *arguments);
 
 /* ------------------------------------------------------------------ names.c */
 
-/* Forgets all names. -1 with an exception. */
+/* Make names empty, or empty them. -1 with an exception. */
 int names_make(struct names *names);
 int scope_names_make(struct names *names);
-/* The number of an object; NO_NUMBER for all that came too late or could not be remembered. Runs no
- * Python code; keeps an exception that is set. */
+/* The number of an object, which is given one where it has none; NO_NUMBER where all numbers are
+ * taken, or there is no memory. Runs no Python code; keeps an exception that is set. */
 uint16_t names_number(struct names *names, PyObject *object);
-/* The object of a number; borrowed, None for NO_NUMBER. */
+/* The object with a number; borrowed, None for NO_NUMBER. */
 PyObject *names_object(const struct names *names, uint16_t number);
-/* The number of the name of a scope, of None outside of every scope; and of the current one. Keep
- * an exception that is set. */
+/* The number of the name of a scope (None stands for "outside every scope"), and of the name of the
+ * current scope. Keep an exception that is set. */
 uint16_t scope_number(Log *log, PyObject *scope);
 uint16_t scope_number_here(Log *log);
-/* From now on take this number for that of the current scope of the thread; NULL ends that. The
- * pointer is kept: what it points to must live until another one, or NULL, is given. */
+/* From now on `scope_number_here` returns this number on this thread; NULL ends that. The pointer is
+ * kept: what it points to must live until another one, or NULL, is given. */
 void scope_number_use(const uint16_t *number);
-/* The number that is taken so; false where none is. */
+/* Whether a number was given to `scope_number_use`; `number` gets it. */
 bool scope_number_in_use(uint16_t *number);
 
 /* ------------------------------------------------------------------ places.c */
 
-/* Where a birth happens: places of user code, innermost first; where there is none, generated code
- * or the outermost frame. The codes are borrowed from their frames. */
+/* Where a birth happens: places of user code, innermost first. Where there is no user code: one
+ * place, of generated code or of the outermost frame. The codes are borrowed from their frames. */
 struct origin {
-    int count; /* of places; -1 where nothing is to be recorded: of a KEEPER, or without memory */
+    int count; /* of places; -1 where nothing is to be recorded: code with the role KEEPER runs, or memory is short */
     const struct place *places;
     PyCodeObject *called; /* the code of the library that the innermost place called, or NULL */
-    intptr_t instruction; /* that of the innermost place, which itself has the one that stands for its line */
-    uint16_t op;          /* the number of the name of the call, where that is known */
+    /* The instruction that the innermost place runs. The place itself has the first instruction that
+     * was seen on that line. */
+    intptr_t instruction;
+    uint16_t op; /* the number of the name of the call; NO_NUMBER where it has none or was not asked for */
 };
 
-/* The origin of a birth here and now, or the one that is in use on this thread. Its places may be
- * put into `room`. May run Python code; keeps an exception that is set. */
+/* The origin of a birth here and now, or the one that was given to `origin_use` on this thread. Its
+ * places may be put into `room`. May run Python code; keeps an exception that is set. */
 struct origin origin_of_birth(Log *log, struct place room[PLACES_AT_MOST]);
 
-/* The number of the name of the call that a birth happens in, of which library code runs; NO_NUMBER
- * where it has none. The codes are held. May run Python code; keeps an exception that is set. */
+/* The number of the name of the call that a birth happens in, for an origin with `called`;
+ * NO_NUMBER where the call has no name. The caller holds the codes. May run Python code; keeps an
+ * exception that is set. */
 uint16_t origin_op(Log *log, const struct origin *origin);
 
 /* Pass over so many of the innermost frames of this thread from now on. */
 void origin_leave_out(uint32_t frames);
 
-/* What a birth here and now would be recorded with, and its use for the next births on this thread:
+/* The origin of a birth here and now as an object, and its use for the next births on this thread:
  * `remember_origin`, `is_recent` and `use_origin` in birth_log.h. */
 PyObject *origin_remember(Log *log);
 bool origin_is_recent(const Log *log, PyObject *remembered);
 void origin_use(Log *log, PyObject *remembered);
 
-/* The innermost place in user code of the calling thread; returns whether there is one. The code is
- * borrowed from its frame. */
+/* Whether user code runs on this thread; `place` gets its innermost place. The code is borrowed from
+ * its frame. */
 bool place_here(Log *log, struct place *place);
-/* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
+/* Forget all facts, with the references to codes; sites have references of their own. A code that
+ * is freed may run any Python code. */
 void code_facts_clear(Log *log);
 
 /* ------------------------------------------------------------------ sites.c */
 
-/* Where a birth in the calling thread belongs; NO_SITE where nothing is to be recorded. `op` is
- * what was called, or NULL: then the function of a library that the line called is taken, where it
- * has a frame. May run Python code; keeps an exception that is set. */
+/* The number of the site of a birth that happens in this thread now; NO_SITE where nothing is to be
+ * recorded. `op` is the name of the call; NULL stands for the function of a library that the line
+ * called, where that has a frame. May run Python code; keeps an exception that is set. */
 uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device);
-/* 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
+/* How many births a birth stands for: 1 unless births are sampled. */
 double birth_weight(const Log *log, const struct birth *birth);
-/* Count a birth at its site with a sign: 1 where it lives from now on, -1 where it does no longer.
- * Runs no Python code. */
+/* Count a birth at its site: with sign 1 when it is recorded, with -1 when it is dead. Runs no
+ * Python code. */
 void site_count(Log *log, const struct birth *birth, int sign);
-/* Whether the bytes of a birth that lives count for its device or, as those of other memory that
- * lies in it, elsewhere. */
+/* Leave the bytes of a living block out of the sum of its device, or count them again: while other
+ * memory that has a birth of its own lies in the block, they would be counted twice. */
 void site_count_elsewhere(Log *log, struct birth *birth, bool is_elsewhere);
-/* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python
- * code. */
+/* A birth has been counted: record what lives of each site, for each birth is a pass without a
+ * name. Runs no Python code. */
 void sites_birth(Log *log);
-/* Births begin to be recorded again: what lived after earlier passes is forgotten, so that there is
- * room for all that come. */
+/* Births begin to be recorded again: forget the series of earlier passes, so that there is room for
+ * those of the passes to come. */
 void sites_begin(Log *log);
-/* Adds the type of what `sites_site` returns. -1 with an exception. */
+/* Add to the module the type that `sites_site` returns. -1 with an exception. */
 int sites_add_type(PyObject *module);
-/* How many passes there were by the name of a number. */
+/* How many passes there were with a name, which is given by its number. */
 uint32_t sites_passes(const Log *log, uint16_t name);
 void sites_clear(Log *log);
 

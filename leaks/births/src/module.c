@@ -40,7 +40,7 @@ static PyObject *clear(Log *log, PyObject *ignored)
     if (log->is_clearing) {
         Py_RETURN_NONE;
     }
-    /* What is let go may take anything with it, and births meanwhile are not recorded. */
+    /* What is freed here may run any Python code; births in it are not recorded. */
     log->is_clearing = true;
     log->clearings++;
     log->cleared_at = log->last_birth;
@@ -110,7 +110,7 @@ static PyObject *site_count_of(Log *log, PyObject *ignored)
     return PyLong_FromUnsignedLong(log->sites.count);
 }
 
-/* Add a number to a dict under a name, but for 0. -1 with an exception. */
+/* Add a number to a dict under a name, unless it is 0. -1 with an exception. */
 static int add_number(PyObject *found, PyObject *name, long long number)
 {
     PyObject *object = number == 0 ? NULL : PyLong_FromLongLong(number);
@@ -203,7 +203,7 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* The instance is never let go: things are born and die while the interpreter goes down. */
+/* The instance is never freed: resources are born and die while the interpreter shuts down. */
 PyTypeObject log_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.leaks.births.compiled.Log",
     .tp_doc = "What is known of everything that was seen to be born and is there still.",
@@ -215,7 +215,7 @@ PyTypeObject log_type = {
 
 /* ------------------------------------------------------------------ what other compiled parts call */
 
-/* The log that the interface is about; a reference that is kept. */
+/* The one instance, which the functions of the interface act on; a reference that is never released. */
 static Log *the_log;
 
 static bool api_is_open(void) { return log_records(the_log); }
@@ -238,7 +238,7 @@ static int api_memory_born(PyObject *object, PyObject *op, size_t nbytes, uint16
 }
 static void api_passed_unseen(void)
 {
-    /* In a sample the others that pass are not counted either. */
+    /* Where births are sampled, births that are not kept get no number either. */
     if (log_records(the_log) && !the_log->sampling.is_on) {
         the_log->last_birth++;
         sites_birth(the_log);
@@ -273,9 +273,9 @@ static struct birth_log_api api = {
 
 /* ------------------------------------------------------------------ the module */
 
-/* What a module of Python has under a name, a new reference. It is kept for the life of the
- * process: there are births while the interpreter goes down. */
-static PyObject *imported(const char *name_of_module, const char *name)
+/* What a Python module has under a name: a new reference, or NULL with an exception. The log never
+ * releases what it got so: there are births while the interpreter shuts down. */
+static PyObject *import_name(const char *name_of_module, const char *name)
 {
     PyObject *module = PyImport_ImportModule(name_of_module);
     PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
@@ -283,6 +283,7 @@ static PyObject *imported(const char *name_of_module, const char *name)
     return found;
 }
 
+/* Set up a log that is all zeros; -1 with an exception. */
 static int make_log(Log *log)
 {
     log->frames = 1;
@@ -290,19 +291,19 @@ static int make_log(Log *log)
     if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 ||
         names_make(&log->devices) < 0 || scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
         (log->disposals = PyDict_New()) == NULL || (log->api = PyCapsule_New(&api, BIRTH_LOG_CAPSULE, NULL)) == NULL ||
-        (log->rank_of = imported("disposescope.scopes.base.sites", "rank_of")) == NULL ||
-        (log->name_of_call = imported("disposescope.scopes.base.sites", "name_of_call")) == NULL ||
-        (log->storages_of = imported("disposescope.scopes.identity", "storages_of")) == NULL ||
-        (log->device_of_entry = imported("disposescope.scopes.identity", "device_of_entry")) == NULL) {
+        (log->rank_of = import_name("disposescope.scopes.base.sites", "rank_of")) == NULL ||
+        (log->name_of_call = import_name("disposescope.scopes.base.sites", "name_of_call")) == NULL ||
+        (log->storages_of = import_name("disposescope.scopes.identity", "storages_of")) == NULL ||
+        (log->device_of_entry = import_name("disposescope.scopes.identity", "device_of_entry")) == NULL) {
         return -1;
     }
-    PyObject *capsule = imported("disposescope.scopes.compiled", "api");
+    PyObject *capsule = import_name("disposescope.scopes.compiled", "api");
     log->scopes = capsule == NULL ? NULL : scopes_api_of(capsule);
     Py_XDECREF(capsule);
     return log->scopes == NULL ? -1 : 0;
 }
 
-/* Have the garbage collector pass over the objects of a list: see compiled.pyi. */
+/* Have the garbage collector pass over the objects of a list: see `untrack` in compiled.pyi. */
 static PyObject *untrack(PyObject *module, PyObject *objects)
 {
     (void)module;

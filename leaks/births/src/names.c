@@ -1,5 +1,5 @@
-/* What repeats in births, by numbers: the names of kinds, devices, calls, passes and scopes; and
- * the current scope. */
+/* Numbers for the names that repeat from birth to birth (of kinds, devices, calls, passes and
+ * scopes), and the number of the name of the current scope. */
 #include "log.h"
 
 #include "../../../scopes/src/shared/raised.h"
@@ -17,7 +17,9 @@ int names_make(struct names *names)
     return 0;
 }
 
-static uint16_t added(struct names *names, PyObject *object)
+/* Add an object that has no number; its number, or NO_NUMBER where all are taken or memory is short
+ * (an exception may be set then). */
+static uint16_t add_name(struct names *names, PyObject *object)
 {
     Py_ssize_t count = PyList_GET_SIZE(names->objects);
     if (count >= NO_NUMBER) {
@@ -38,10 +40,10 @@ uint16_t names_number(struct names *names, PyObject *object)
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     uint16_t number = NO_NUMBER;
-    /* A subclass of str could do anything when it is compared. */
+    /* The comparison of a subclass of str could run any Python code. */
     if (object == Py_None || PyUnicode_CheckExact(object)) {
         PyObject *known = PyDict_GetItemWithError(names->numbers, object);
-        number = known == NULL ? added(names, object) : (uint16_t)PyLong_AsLong(known);
+        number = known == NULL ? add_name(names, object) : (uint16_t)PyLong_AsLong(known);
     }
     PyErr_Clear();
     PyErr_Restore(type, value, traceback);
@@ -55,7 +57,7 @@ PyObject *names_object(const struct names *names, uint16_t number)
 
 /* ------------------------------------------------------------------ scopes, by the numbers of their names */
 
-/* What stands in the names of scopes from the first. */
+/* The first two numbers in the names of scopes: of None, and of "". */
 enum { NO_SCOPE, UNNAMED_SCOPE };
 
 int scope_names_make(struct names *names)
@@ -83,6 +85,7 @@ uint16_t scope_number(Log *log, PyObject *scope)
     return name == Py_None ? UNNAMED_SCOPE : names_number(&log->scope_names, name);
 }
 
+/* What `scope_number_use` was given on this thread. */
 static _Thread_local const uint16_t *number_in_use;
 
 void scope_number_use(const uint16_t *number) { number_in_use = number; }

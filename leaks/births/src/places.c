@@ -1,5 +1,5 @@
-/* Where a birth happens: what is known of codes and their lines, the walk through the frames, and
- * origins that are remembered for a birth of which the log learns later. */
+/* Where a birth happens: facts about codes and their lines, the walk through the frames, and origins
+ * that are kept for births that are recorded later. */
 #include "log.h"
 
 #include "../../../scopes/src/shared/frames.h"
@@ -8,32 +8,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What code is to a person who looks for a line: `Role` in scopes/base/sites.py. UNKNOWN where
- * there is no memory for it. */
+/* What code is to a person who looks for a line: `Role` in scopes/base/sites.py, with the same
+ * numbers. UNKNOWN: there was no memory to store the role. */
 enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
 
-/* ------------------------------------------------------------------ what is known of codes
+/* ------------------------------------------------------------------ facts about codes
  *
- * One line has several instructions, and the interpreter moves from one of them to another while it
- * specialises a call: the first that was met stands for all. So there are facts of four sorts, each
- * about a number:
+ * A line has several instructions, and the interpreter moves from one to another while it
+ * specialises a call. Births of one line shall have one site: so the first instruction that was seen
+ * on a line stands for the line. There are four sorts of facts. What a fact is about is a number:
  *
- *     ITS_ROLE             the role of the code
- *     an instruction       the first instruction of its line
- *     -1 - a line          its first instruction
- *     ITS_OP(instruction)  the number of the name of the call that it makes
+ *     about                   value
+ *     ABOUT_ROLE              the role of the code
+ *     an instruction          the instruction that stands for its line
+ *     -1 - a line             the instruction that stands for the line (lines begin at 1)
+ *     ABOUT_OP(instruction)   the number of the name of the call that the instruction makes
  *
- * The role of a code comes first, and with it the reference to the code, so that its address stays
- * its own. */
-#define ITS_ROLE ((intptr_t)-1)
-#define ITS_OP(instruction) (INTPTR_MIN + (instruction))
+ * The role of a code is its first fact. With it the log takes a reference to the code, so that no
+ * other code gets its address. */
+#define ABOUT_ROLE ((intptr_t)-1)
+#define ABOUT_OP(instruction) (INTPTR_MIN + (instruction))
 
 static uint32_t fact_hash(const PyCodeObject *code, intptr_t about)
 {
     return hash_folded(hash_mixed(hash_mixed(0, (uint64_t)(uintptr_t)code), (uint64_t)about));
 }
 
-/* Whether something is known; `value` gets it. */
+/* Whether a fact is known; `value` gets its value. */
 static bool fact_find(const struct code_facts *facts, const PyCodeObject *code, intptr_t about, intptr_t *value)
 {
     struct hash_search search = hash_search(&facts->index, fact_hash(code, about));
@@ -46,8 +47,8 @@ static bool fact_find(const struct code_facts *facts, const PyCodeObject *code, 
     return false;
 }
 
-/* Add a fact where nobody has meanwhile; `value` gets the one that stands there. False where there
- * is no memory. */
+/* Add a fact with `value`. Where it is known already, perhaps from Python code that ran in between,
+ * `value` gets what is known. False where there is no memory. */
 static bool fact_add(struct code_facts *facts, PyCodeObject *code, intptr_t about, intptr_t *value)
 {
     if (fact_find(facts, code, about, value)) {
@@ -62,7 +63,7 @@ static bool fact_add(struct code_facts *facts, PyCodeObject *code, intptr_t abou
         return false;
     }
     all[facts->count++] = (struct code_fact){code, about, *value};
-    if (about == ITS_ROLE) {
+    if (about == ABOUT_ROLE) {
         Py_INCREF((PyObject *)code);
         facts->codes++;
     }
@@ -74,7 +75,7 @@ void code_facts_clear(Log *log)
     struct code_facts gone = log->code_facts;
     log->code_facts = (struct code_facts){0};
     for (uint32_t i = 0; i < gone.count; i++) {
-        if (gone.all[i].about == ITS_ROLE) {
+        if (gone.all[i].about == ABOUT_ROLE) {
             Py_DECREF((PyObject *)gone.all[i].code);
         }
     }
@@ -87,7 +88,7 @@ static enum role role_of(Log *log, struct walk *walk)
 {
     PyCodeObject *code = walk_code(walk);
     intptr_t role;
-    if (fact_find(&log->code_facts, code, ITS_ROLE, &role)) {
+    if (fact_find(&log->code_facts, code, ABOUT_ROLE, &role)) {
         return (enum role)role;
     }
     PyObject *type, *value, *traceback;
@@ -105,11 +106,11 @@ static enum role role_of(Log *log, struct walk *walk)
     if (role < USER || role > PASSING) {
         role = USER;
     }
-    return fact_add(&log->code_facts, code, ITS_ROLE, &role) ? (enum role)role : UNKNOWN;
+    return fact_add(&log->code_facts, code, ABOUT_ROLE, &role) ? (enum role)role : UNKNOWN;
 }
 
-/* The instruction that stands for the line of one, of a code whose role is known. Runs no Python
- * code. */
+/* The instruction that stands for the line of an instruction. The role of the code is known. Runs no
+ * Python code. */
 static intptr_t first_of_line(struct code_facts *facts, PyCodeObject *code, intptr_t instruction)
 {
     intptr_t first = instruction;
@@ -123,12 +124,12 @@ static intptr_t first_of_line(struct code_facts *facts, PyCodeObject *code, intp
     return first;
 }
 
-/* The number of the name of the call that an instruction makes; NO_NUMBER where it has none. Runs
+/* The number of the name of the call that an instruction makes; NO_NUMBER where it has none. May run
  * Python code. The caller holds the code. */
 static uint16_t op_of(Log *log, PyCodeObject *code, intptr_t instruction)
 {
     intptr_t number = NO_NUMBER, role;
-    if (fact_find(&log->code_facts, code, ITS_OP(instruction), &number)) {
+    if (fact_find(&log->code_facts, code, ABOUT_OP(instruction), &number)) {
         return (uint16_t)number;
     }
     PyObject *type, *value, *traceback;
@@ -142,15 +143,16 @@ static uint16_t op_of(Log *log, PyCodeObject *code, intptr_t instruction)
         put_off_raised();
     }
     PyErr_Restore(type, value, traceback);
-    /* That ran code, which may have let go of the code. */
-    if (fact_find(&log->code_facts, code, ITS_ROLE, &role)) {
-        fact_add(&log->code_facts, code, ITS_OP(instruction), &number);
+    /* That ran Python code, which may have cleared the facts: without its role the code has no
+     * reference here, and gets no facts. */
+    if (fact_find(&log->code_facts, code, ABOUT_ROLE, &role)) {
+        fact_add(&log->code_facts, code, ABOUT_OP(instruction), &number);
     }
     return (uint16_t)number;
 }
 
-/* Whether the name of a function of a library says nothing of an operation: that of one that wraps
- * others, or is the library's own. */
+/* Whether the name of a function of a library tells no reader which operation it is: a wrapper's
+ * (nested, or a lambda), or a private name. */
 static bool is_nameless(const PyCodeObject *code)
 {
     Py_UCS4 first = PyUnicode_GET_LENGTH(code->co_name) == 0 ? '_' : PyUnicode_READ_CHAR(code->co_name, 0);
@@ -165,10 +167,12 @@ uint16_t origin_op(Log *log, const struct origin *origin)
 
 /* ------------------------------------------------------------------ the walk through the frames */
 
+/* How many codes have facts at most; all facts are forgotten then, and found again where needed. A
+ * program that makes code all the time shall not keep all of it. */
 #define CODES_AT_MOST 50000
 
-/* How many of the innermost frames of this thread are passed over: those of an object that is being
- * made. */
+/* How many of the innermost frames of this thread are passed over: those of the constructors of an
+ * object that is being made, whose birth is that of its caller. */
 static _Thread_local uint32_t frames_left_out;
 
 void origin_leave_out(uint32_t frames) { frames_left_out = frames; }
@@ -180,7 +184,6 @@ static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
     struct origin origin = {.places = room, .op = NO_NUMBER};
     struct place generated = {NULL, 0}, outermost = {NULL, 0};
     if (log->code_facts.codes > CODES_AT_MOST) {
-        /* A program that makes code all the time shall not keep all of it. */
         code_facts_clear(log);
     }
     struct walk walk;
@@ -188,23 +191,23 @@ static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
     for (uint32_t i = 0; i < frames_left_out && !walk_ended(&walk); i++) {
         walk_out(&walk);
     }
-    bool innermost = frames_left_out == 0;
+    bool is_innermost = frames_left_out == 0;
     while (!walk_ended(&walk) && origin.count < (int)wanted) {
         enum role role = role_of(log, &walk);
-        if (role == UNKNOWN || (innermost && role == KEEPER)) {
+        if (role == UNKNOWN || (is_innermost && role == KEEPER)) {
             walk_end(&walk);
             return (struct origin){.count = -1, .op = NO_NUMBER};
         }
-        if (innermost && (role == THROUGH || role == PASSING)) {
+        if (is_innermost && (role == THROUGH || role == PASSING)) {
             walk_out(&walk);
             if (role == THROUGH && !walk_ended(&walk)) {
-                /* The function that asked for it stands between its caller and what is called. */
+                /* The frame around code that only passes a call on is the function that was called. */
                 origin.called = walk_code(&walk);
                 walk_out(&walk);
             }
             continue;
         }
-        innermost = false;
+        is_innermost = false;
         struct place here = {walk_code(&walk), walk_instruction(&walk)};
         if (role == USER) {
             if (origin.count == 0) {
@@ -240,20 +243,21 @@ bool place_here(Log *log, struct place *place) { return origin_here(log, place, 
 
 /* ------------------------------------------------------------------ origins that are remembered */
 
-/* The origin of a birth of which the log learns when the code that runs has moved on. It has
- * references to the codes. */
+/* The origin of a birth that is recorded later, when other code runs. It has references to the
+ * codes. */
 struct remembered {
     struct origin origin;
-    uint64_t openings; /* of the log until then */
-    uint16_t scope;
-    bool is_named; /* the name of its call was asked for */
+    uint64_t openings; /* of the log, when it was made */
+    uint16_t scope;    /* the number of the name of the scope that was current */
+    bool is_named;     /* the name of the call was asked for */
     struct place places[];
 };
 
-/* What the next births on this thread are recorded with; borrowed. */
-static _Thread_local const struct remembered *in_use;
+/* The origin that the next births on this thread are recorded with; borrowed, NULL for their own. */
+static _Thread_local const struct remembered *origin_in_use;
 
-static void forget(PyObject *capsule)
+/* The destructor of a capsule with a `struct remembered`. */
+static void free_remembered(PyObject *capsule)
 {
     struct remembered *remembered = PyCapsule_GetPointer(capsule, NULL);
     for (int i = 0; i < remembered->origin.count; i++) {
@@ -285,7 +289,7 @@ PyObject *origin_remember(Log *log)
     for (int i = 0; i < origin.count; i++) {
         Py_INCREF((PyObject *)places[i].code);
     }
-    PyCapsule_SetDestructor(capsule, forget);
+    PyCapsule_SetDestructor(capsule, free_remembered);
     return capsule;
 }
 
@@ -299,21 +303,21 @@ void origin_use(Log *log, PyObject *capsule)
 {
     struct remembered *remembered = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
     if (remembered != NULL && !remembered->is_named && remembered->origin.count > 0) {
-        /* That runs code, and with it births of its own. */
+        /* Asked before the origin is in use: it runs Python code, whose births are its own. */
         remembered->origin.op = op_of(log, remembered->places[0].code, remembered->origin.instruction);
         remembered->is_named = true;
     }
-    in_use = remembered;
+    origin_in_use = remembered;
     scope_number_use(remembered == NULL ? NULL : &remembered->scope);
 }
 
 struct origin origin_of_birth(Log *log, struct place room[PLACES_AT_MOST])
 {
     uint32_t wanted = frames_wanted(log);
-    if (in_use == NULL) {
+    if (origin_in_use == NULL) {
         return origin_here(log, room, wanted);
     }
-    struct origin origin = in_use->origin;
+    struct origin origin = origin_in_use->origin;
     if (origin.count > (int)wanted) {
         origin.count = (int)wanted;
     }

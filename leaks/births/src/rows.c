@@ -1,4 +1,5 @@
-/* What Python gets of births: each as a `Row`, one by one or of a window of births. */
+/* What Python gets of births: one birth as a `Row`, or the rows of a window, which are the births
+ * whose numbers lie between two numbers. */
 #include "log.h"
 
 #include <stddef.h>
@@ -7,7 +8,7 @@
 
 /* ------------------------------------------------------------------ one birth */
 
-/* A copy of a birth that Python reads. It has a reference to the name of the scope. */
+/* A copy of a birth for Python: `Row` in compiled.pyi. It has a reference to the name of the scope. */
 struct row {
     PyObject_HEAD
     unsigned int site, closings;
@@ -42,8 +43,8 @@ PyTypeObject row_type = {
     .tp_members = members,
 };
 
-/* A new reference, or NULL with an exception; None where there is no birth. Runs no Python code:
- * what it makes is nothing for the garbage collector. */
+/* The row of a birth, None for NULL: a new reference, or NULL with an exception. Runs no Python
+ * code: the garbage collector does not track rows, so that to make one never starts it. */
 static PyObject *row_of(const Log *log, const struct birth *birth)
 {
     if (birth == NULL) {
@@ -99,15 +100,17 @@ static int by_number(const void *one, const void *other)
     return (before > after) - (before < after);
 }
 
-/* A pair of lists: the keys of the births of a sort in a window, and their rows, in the order of
- * birth. The sort is one of the flags that say what a key is; 0 for blocks. */
-static PyObject *listed(Log *log, PyObject *arguments, unsigned sort)
+/* A pair of lists: the keys of the births of a window, and their rows, in the order of birth. Which
+ * births is told by the flag that says what their key is; 0 for blocks. The window is after the
+ * first and up to the second of the numbers in `arguments`. */
+static PyObject *list_births(Log *log, PyObject *arguments, unsigned key_flag)
 {
     unsigned long long after, until;
     if (!PyArg_ParseTuple(arguments, "KK", &after, &until)) {
         return NULL;
     }
-    /* A copy with references of its own: what is made below may run the garbage collector. */
+    /* A copy, which owns its keys: the objects made below may start the garbage collector, and with
+     * it births and deaths. */
     struct birth *found = malloc(((size_t)log->births.count + 1) * sizeof *found);
     if (found == NULL) {
         return PyErr_NoMemory();
@@ -115,10 +118,10 @@ static PyObject *listed(Log *log, PyObject *arguments, unsigned sort)
     size_t count = 0;
     for (uint32_t i = 0; i < log->births.count; i++) {
         struct birth birth = log->births.all[i];
-        bool is_left_out = sort == BIRTH_OF_MEMORY && birth.flags & BIRTH_UNCOUNTED;
-        if ((birth.flags & (BIRTH_OF_ENTRY | BIRTH_OF_MEMORY)) == sort && !is_left_out && birth.number > after &&
+        bool is_left_out = key_flag == BIRTH_OF_MEMORY && birth.flags & BIRTH_UNCOUNTED;
+        if ((birth.flags & (BIRTH_OF_ENTRY | BIRTH_OF_MEMORY)) == key_flag && !is_left_out && birth.number > after &&
             birth.number <= until) {
-            if (sort != 0) {
+            if (key_flag != 0) {
                 Py_INCREF((PyObject *)birth.key);
             }
             found[count++] = birth;
@@ -128,7 +131,7 @@ static PyObject *listed(Log *log, PyObject *arguments, unsigned sort)
     PyObject *keys = PyList_New((Py_ssize_t)count), *rows = PyList_New((Py_ssize_t)count);
     bool failed = keys == NULL || rows == NULL;
     for (size_t i = 0; i < count; i++) {
-        PyObject *key = sort != 0 ? (PyObject *)found[i].key : failed ? NULL : PyLong_FromVoidPtr(found[i].key);
+        PyObject *key = key_flag != 0 ? (PyObject *)found[i].key : failed ? NULL : PyLong_FromVoidPtr(found[i].key);
         PyObject *row = failed ? NULL : row_of(log, &found[i]);
         if (key == NULL || row == NULL) {
             failed = true;
@@ -146,6 +149,6 @@ static PyObject *listed(Log *log, PyObject *arguments, unsigned sort)
     return pair;
 }
 
-PyObject *rows_entries(Log *log, PyObject *arguments) { return listed(log, arguments, BIRTH_OF_ENTRY); }
-PyObject *rows_blocks(Log *log, PyObject *arguments) { return listed(log, arguments, 0); }
-PyObject *rows_recorded_memory(Log *log, PyObject *arguments) { return listed(log, arguments, BIRTH_OF_MEMORY); }
+PyObject *rows_entries(Log *log, PyObject *arguments) { return list_births(log, arguments, BIRTH_OF_ENTRY); }
+PyObject *rows_blocks(Log *log, PyObject *arguments) { return list_births(log, arguments, 0); }
+PyObject *rows_recorded_memory(Log *log, PyObject *arguments) { return list_births(log, arguments, BIRTH_OF_MEMORY); }

@@ -1,44 +1,48 @@
-/* What each line made: how many were born there, how many live, their bytes, and the course of
- * these over the passes of loops. */
+/* What each line made: how many were born there, how many live, their bytes, and what lived of it
+ * after each pass of a loop. */
 #include "log.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------ passes: what lives of each site over those of loops */
+/* ------------------------------------------------------------ series: what lives of each site after passes of loops */
 
+/* A series never has so many points: every second point is dropped before, however many passes a
+ * program makes. `series` in compiled.pyi promises it. */
 #define POINTS 256
 
-/* What lived of a site after passes of one name. Passes are numbered since births began to be
- * recorded, and only those are kept whose number is a multiple of the name's stride. For programs
- * without passes each birth counts as one: those are the passes without a name. */
+/* What lived of a site after passes of one name. Passes are numbered from 1 since births began to be
+ * recorded; a series has points for those passes alone whose number is a multiple of the stride of
+ * their name. For programs that name no passes each birth is a pass, with NO_NAME. */
 struct series {
-    struct series *next;
+    struct series *next; /* of another name */
     struct point {
         int64_t nbytes;
         uint32_t live;
     } *points;
-    uint32_t first; /* the pass of the first point, over the stride */
+    uint32_t first; /* the number of the pass of the first point, divided by the stride */
     uint32_t count, room;
     uint16_t name;
 };
 
+/* The name of the passes of which each is a birth. */
 #define NO_NAME NO_NUMBER
 
-/* The passes by the name of a number; NULL where there were none. */
+/* The passes with a name, which is given by its number; NULL where there were none. */
 static struct passes *passes_by(struct sites *sites, uint16_t name)
 {
-    return name == NO_NAME ? &sites->births : name < sites->passes_count ? &sites->passes[name] : NULL;
+    return name == NO_NAME ? &sites->birth_passes : name < sites->passes_count ? &sites->passes[name] : NULL;
 }
 
-/* Keep every second point of every series of a name. */
-static void thin(struct sites *sites, uint16_t name)
+/* Double the stride of a name: drop every second point of every series of it. */
+static void double_stride(struct sites *sites, uint16_t name)
 {
     passes_by(sites, name)->stride *= 2;
     for (uint32_t i = 0; i < sites->count; i++) {
         for (struct series *series = sites->all[i].series; series != NULL; series = series->next) {
             if (series->name == name) {
+                /* Kept are the passes that are a multiple of the new stride. */
                 uint32_t skip = series->first & 1, kept = 0;
                 for (uint32_t at = skip; at < series->count; at += 2) {
                     series->points[kept++] = series->points[at];
@@ -50,6 +54,7 @@ static void thin(struct sites *sites, uint16_t name)
     }
 }
 
+/* What lives of a site now, rounded: the count may be an estimate. */
 static struct point point_of(const struct site *site)
 {
     double live = site->live + 0.5;
@@ -57,6 +62,7 @@ static struct point point_of(const struct site *site)
     return (struct point){.nbytes = site->live_nbytes, .live = count};
 }
 
+/* The series of a site over passes of a name; NULL where it has none. */
 static struct series *series_of(const struct site *site, uint16_t name)
 {
     struct series *series = site->series;
@@ -66,7 +72,8 @@ static struct series *series_of(const struct site *site, uint16_t name)
     return series;
 }
 
-/* Add a point of what lives of a site now; -1 where there is no memory. */
+/* Add a point of what lives of a site now; `position` is the number of the pass over the stride. A
+ * series begins with the first pass after which anything lived. -1 where there is no memory. */
 static int add_point(struct site *site, uint16_t name, uint32_t position)
 {
     struct series *series = series_of(site, name);
@@ -92,8 +99,8 @@ static int add_point(struct site *site, uint16_t name, uint32_t position)
     return 0;
 }
 
-/* A pass by the name of a number is over: record what lives of each site; -1 where there is no
- * memory. Runs no Python code. */
+/* A pass has ended: record what lives of each site; -1 where there is no memory. Runs no Python
+ * code. */
 static int record_pass(struct sites *sites, uint16_t name)
 {
     while (name != NO_NAME && name >= sites->passes_count) {
@@ -108,7 +115,7 @@ static int record_pass(struct sites *sites, uint16_t name)
     passes->stride += passes->stride == 0;
     uint32_t pass = ++passes->count - passes->before;
     if (pass % passes->stride == 0 && pass / passes->stride >= POINTS) {
-        thin(sites, name);
+        double_stride(sites, name);
     }
     if (pass % passes->stride != 0) {
         return 0;
@@ -141,7 +148,7 @@ void sites_begin(Log *log)
     for (uint32_t i = 0; i < sites->passes_count; i++) {
         sites->passes[i] = (struct passes){sites->passes[i].count, sites->passes[i].count, 1};
     }
-    sites->births = (struct passes){sites->births.count, sites->births.count, 1};
+    sites->birth_passes = (struct passes){sites->birth_passes.count, sites->birth_passes.count, 1};
 }
 
 uint32_t sites_passes(const Log *log, uint16_t name)
@@ -151,7 +158,7 @@ uint32_t sites_passes(const Log *log, uint16_t name)
 
 void sites_birth(Log *log)
 {
-    /* Where there is no memory for a point, the course of a line has one less. */
+    /* Without memory for a point its series has one point less, and the birth is still recorded. */
     (void)record_pass(&log->sites, NO_NAME);
 }
 
@@ -168,7 +175,7 @@ PyObject *sites_mark(Log *log, PyObject *name)
     return PyLong_FromUnsignedLong(sites_passes(log, number));
 }
 
-static int append(PyObject *list, uint32_t pass, struct point point)
+static int append_point(PyObject *list, uint32_t pass, struct point point)
 {
     PyObject *row = Py_BuildValue("IIL", pass, point.live, (long long)point.nbytes);
     int failed = row == NULL ? -1 : PyList_Append(list, row);
@@ -197,19 +204,20 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
     if (series == NULL) {
         return list;
     }
-    /* Copies, for what is called below may run the collector. */
+    /* Copies: the objects made below may start the garbage collector, and with it births, which
+     * move the series. */
     struct passes passes = *passes_by(&log->sites, name);
     struct point now = point_of(&log->sites.all[number]), points[POINTS];
     uint32_t first = series->first, count = series->count < POINTS ? series->count : POINTS, last = 0;
     memcpy(points, series->points, count * sizeof *points);
     for (uint32_t at = 0; at < count; at++) {
         last = passes.before + (first + at) * passes.stride;
-        if (append(list, last, points[at]) < 0) {
+        if (append_point(list, last, points[at]) < 0) {
             Py_DECREF(list);
             return NULL;
         }
     }
-    if (last < passes.count && append(list, passes.count, now) < 0) {
+    if (last < passes.count && append_point(list, passes.count, now) < 0) {
         Py_DECREF(list);
         return NULL;
     }
@@ -235,7 +243,8 @@ static uint32_t hash_of(const struct site *site)
     return hash_folded(hash);
 }
 
-/* Add a site with places of its own; NO_SITE where there is no memory, or there are too many. */
+/* Add a copy of a site, with a copy of its places and references to their codes; its number, or
+ * NO_SITE where there is no memory, or there are too many sites. */
 static uint32_t add_site(struct sites *sites, struct site site)
 {
     struct site *all =
@@ -285,7 +294,8 @@ double birth_weight(const Log *log, const struct birth *birth)
     if (!(birth->flags & BIRTH_SAMPLED) || log->sampling.mean_nbytes <= 0) {
         return 1.0;
     }
-    /* A birth of so many bytes is kept with the probability 1 - exp(-nbytes / mean_nbytes). */
+    /* A birth of so many bytes is kept with the probability 1 - exp(-nbytes / mean_nbytes), see
+     * births_keep, and stands for one over that. */
     double kept = -expm1(-(double)birth->nbytes / log->sampling.mean_nbytes);
     return kept <= 0 ? 1.0 : 1.0 / kept;
 }
@@ -325,8 +335,8 @@ void site_count_elsewhere(Log *log, struct birth *birth, bool is_elsewhere)
 
 void sites_clear(Log *log)
 {
-    /* Code that is let go may take anything with it: afterwards, when there are no sites any
-     * more. */
+    /* A code that is freed may run any Python code. So the log has no sites before the first code is
+     * freed. */
     struct sites gone = log->sites;
     log->sites = (struct sites){0};
     code_facts_clear(log);
@@ -342,7 +352,7 @@ void sites_clear(Log *log)
     free(gone.index.slots);
 }
 
-/* Whether there is a site of that number; if not, with an error set. */
+/* Whether there is a site with a number, which `wanted` gets; false with an exception. */
 static bool is_site(const Log *log, PyObject *number, unsigned long *wanted)
 {
     *wanted = PyLong_AsUnsignedLong(number);
@@ -380,8 +390,8 @@ PyObject *sites_site(Log *log, PyObject *number)
     if (!is_site(log, number, &wanted)) {
         return NULL;
     }
-    /* What is made here may run the garbage collector, and with it births, which move the sites, or
-     * a clear. */
+    /* The objects made here may start the garbage collector, and with it births, which move the
+     * sites, or a clear. */
     uint64_t clearings = log->clearings;
     uint32_t count = log->sites.all[wanted].places_count;
     PyObject *places = PyTuple_New(count);

@@ -1,1 +1,1 @@
-"""What processes of a watched program find first on their path: see ``../children.py``."""
+"""The folder that is first on the path of child processes: see ``../children.py``."""

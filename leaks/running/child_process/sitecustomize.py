@@ -1,8 +1,9 @@
-"""Python imports this file when a watched program starts it, with `subprocess` or `os`.
+"""Python imports this file at its start in the child processes of a watched program.
 
-It signs the process in, imports the ``sitecustomize`` that it stands before, and waits for NumPy,
-PyTorch or JAX: a program that imports none has no tensors, and starts as fast as ever. At the first
-of them it imports disposescope, which joins the session as the environment says.
+It signs the process in, imports the ``sitecustomize`` of the installation, which it hides, and
+waits for NumPy, PyTorch or JAX: a program that imports none of them has no tensors, and starts as
+fast as ever. At the first of them it imports disposescope, which joins the session that the
+environment names.
 
 It imports nothing that an interpreter has not loaded at its start, and any Python from 3.6 runs it.
 """
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# As it stands in sys.path.
+# The entry of this folder in sys.path.
 _HERE = os.path.dirname(__file__)
 
 
 class _AtNumpy:
-    """An import hook that imports disposescope as soon as NumPy is needed; it finds nothing itself.
+    """An import hook that imports disposescope at the first import of NumPy, PyTorch or JAX.
 
-    It acts when a module is made, not when it is found: programs look whether there is a library
-    that they never import.
+    It finds no modules itself. It acts when a module is made, not when it is found: programs also
+    look for libraries that they never import.
     """
 
     def __init__(self, folder: str) -> None:
@@ -34,7 +35,7 @@ class _AtNumpy:
     def find_spec(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the other finders' spec for NumPy, PyTorch or JAX; its loader goes on here."""
+        """Return the spec of other finders for NumPy, PyTorch or JAX, with its loader changed."""
         if name not in ("numpy", "torch", "jax"):
             return None
         spec = self._found(name, path, target)
@@ -42,7 +43,8 @@ class _AtNumpy:
             if name == "numpy":
                 self._join_after(spec.loader)
             else:
-                # They import NumPy when they are half made, and then they would not be watched.
+                # They import NumPy while they are being imported themselves. To join then would be
+                # too late to watch them.
                 self._join_before(spec, path, target)
         return spec
 
@@ -60,7 +62,8 @@ class _AtNumpy:
         def exec_module(module: "ModuleType") -> None:
             loader.exec_module = execute
             execute(module)
-            # Python does so next; until then NumPy counts as half made, and would not be watched.
+            # Python sets it next. Until then NumPy counts as being imported, and would not be
+            # watched.
             module.__spec__._initializing = False  # type: ignore[union-attr]  # a module that is executed has a spec
             self._join()
 
@@ -73,7 +76,7 @@ class _AtNumpy:
         def create_module(spec: "ModuleSpec") -> "ModuleType | None":
             loader.create_module = create
             self._join()
-            # disposescope waits for the same module now.
+            # disposescope has an import hook for the same module now: take its loader.
             found = self._found(spec.name, path, target)
             if found is not None and spec.loader is loader:
                 spec.loader = found.loader
@@ -86,8 +89,8 @@ class _AtNumpy:
             return
         sys.meta_path.remove(self)
         try:
-            # Where no report follows, the session says that it missed this process, which may be a
-            # fork of the one that signed in.
+            # A note for the session: if this process leaves no report, it is unwatched. The process
+            # may be a fork of the one that signed in.
             with open(os.path.join(self._folder, f"arrays-{os.getpid()}"), "w", encoding="utf-8") as file:
                 file.write(" ".join(getattr(sys, "orig_argv", sys.argv)))
         except OSError:
@@ -97,12 +100,12 @@ class _AtNumpy:
             try:
                 __import__("disposescope")
             except Exception:
-                # Another interpreter, which has no disposescope or an old one: the note says so.
+                # An interpreter without disposescope, or with an old one: the note tells it.
                 return
 
 
 def _sign_in() -> None:
-    # As `children.py` writes it.
+    # The variable as `children.py` writes it.
     kind, _, value = os.environ.get("PYTHONDISPOSESCOPE", "").partition(":")
     token, _, folder = value.partition(":")
     if kind != "session" or not os.path.isdir(folder):
