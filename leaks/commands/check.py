@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...scopes.base.process import bytes_text
 from ..report.report import text_of, undecided_of
-from ..reporters.github import github_of
+from ..reporters.github import github_of, github_of_undecided
 from ..saved.baseline import Known, beyond_baseline, read_baseline, write_baseline
 from ..saved.settings_file import SettingsError, find_settings, suppressed_by, suppressions_of
 from .arguments import add_report_argument, growth_of_text, reader_may_leave, report_in
@@ -101,6 +101,8 @@ class Check:
             known_too = f", {tolerated} tolerated" if tolerated else ""
             open_questions = undecided_of(report, options.fail_on)
             if open_questions:
+                if options.format == "github":
+                    return printed(github_of_undecided(open_questions), UNDECIDED)
                 text = "\n".join(f"undecided: {line}" for line in open_questions)
                 return printed(f"no leak found{known_too}, and not everything could be judged\n{text}", UNDECIDED)
             return printed(f"no leaks{known_too}", 0)

@@ -278,7 +278,7 @@ class Trend:
     @property
     def is_of_one(self) -> bool:
         """Return whether a single array grows: each birth of the line replaces the one before."""
-        return self.over == "births" and max(count for _, count, _ in self.series) <= 2
+        return self.over == "births" and 0 < max((count for _, count, _ in self.series), default=0) <= 2
 
 
 # Lines of source around a site.

@@ -472,7 +472,7 @@ class Growing:
                 if end is None:
                     continue
             if _grow_evenly(sizes, births):
-                yield _told_grown_model(leak, sizes, end)
+                yield _grown_model_leak(leak, sizes, end)
 
     def _was_used(self, line: _Line) -> bool:
         """Return whether memory of a line that a graph saved died before the last optimizer step.
@@ -747,7 +747,7 @@ def _joined_at(nbytes: int) -> list[Site]:
     return [line for line in lines if line is not None]
 
 
-def _told_grown_model(leak: Leak, sizes: Sequence[tuple[int, int]], end: str | None) -> Leak:
+def _grown_model_leak(leak: Leak, sizes: Sequence[tuple[int, int]], end: str | None) -> Leak:
     grown = sizes[-1][1] - sizes[0][1]
     lines = _joined_at(grown)
     where = f" at {lines[0]}" if lines else ""

@@ -135,7 +135,11 @@ def _check_freed(item: pytest.Item) -> None:
         try:
             freed.check()
         except LeakError as error:
-            pytest.fail(f"the test does not free what it was to free: {error}", pytrace=False)
+            found = error
+        else:
+            continue
+        # Not inside the handler: the report would be printed a second time, as the cause.
+        pytest.fail(f"the test does not free what it was to free: {found}", pytrace=False)
 
 
 def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) -> None:

@@ -495,6 +495,9 @@ class _Group:
                 trend = None
         elif not self.is_left:
             trend = evidence.trend_of(births, [record.nbytes for record in records], are_apart=are_apart)
+            if trend is not None and trend.nbytes_per_pass == 0.0:
+                # The log counts the bytes of memory that a scope disposed where it was made.
+                trend = replace(trend, nbytes_per_pass=trend.count_per_pass * nbytes / count)
         if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
             trend = None
         chains = holders.chains_of(subjects)

@@ -318,6 +318,8 @@ def test_check_and_diff_have_a_status_of_their_own_for_undecided(
     assert [main(["check", f"{name}.json"]) for name in ("open", "clean", "leaks")] == [4, 0, 3]
     out = capsys.readouterr().out
     assert "no leak found, and not everything could be judged\nundecided: 8 × " in out
+    assert main(["check", "open.json", "--format", "github"]) == 4
+    assert capsys.readouterr().out.startswith("::warning title=undecided::8 × ")
     assert [main(["diff", "clean.json", f"{name}.json"]) for name in ("open", "clean", "leaks")] == [4, 0, 0]
     out = capsys.readouterr().out
     assert "verdict: clean → undecided\nundecided: new: 8 × " in out

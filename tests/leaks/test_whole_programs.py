@@ -232,6 +232,28 @@ def test_lists_of_several_keys_that_grew_are_told_as_what_retained(tmp_path: Pat
     assert row.nbytes == leak.nbytes
 
 
+DETACHED = """
+import torch
+
+import disposescope as ds
+
+bank = []
+net = torch.nn.Linear(64, 1024)
+for step in range(60):
+    with ds.dispose_scope("step", escapes="keep"):
+        features = net(torch.randn(64, 64))
+        features.pow(2).mean().backward()
+        bank.append(features.detach())
+"""
+
+
+def test_growth_of_what_a_graph_saved_too_has_its_bytes_per_pass(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    [leak] = report_on(tmp_path, DETACHED).leaks
+    assert leak.trend is not None
+    assert leak.trend.nbytes_per_pass == pytest.approx(64 * 1024 * 4, rel=0.1)
+
+
 MODELS_OF_FOLDS = """
 import torch
 
@@ -1090,7 +1112,7 @@ def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_pa
     (tmp_path / "program.py").write_text(
         "import numpy as np\n"
         "from disposescope.leaks.running.inventory import Growing\n"
-        "def look_at(self, report):\n"
+        "def look_at(self, report, births):\n"
         "    raise TypeError('broken')\n"
         "Growing.look_at = look_at\n"
         "def main():\n"
