@@ -79,9 +79,9 @@ def user_roots() -> Iterator[Iterable[Root]]:
     and context variables.
     """
     yield (root for name, namespace in _namespaces() if not is_of_library(name) for root in _variables(name, namespace))
-    for thread, frame in _frames():
+    for on_thread, frame in _frames():
         if not _is_of_library_code(frame):
-            yield _locals(thread, frame)
+            yield _locals(on_thread, frame)
     yield _other_roots()
 
 
@@ -90,7 +90,7 @@ def library_frames() -> Iterator[Root]:
 
     Such as the loop of PyTorch that runs a DataLoader worker.
     """
-    return (root for thread, frame in _frames() if _is_of_library_code(frame) for root in _locals(thread, frame))
+    return (root for on_thread, frame in _frames() if _is_of_library_code(frame) for root in _locals(on_thread, frame))
 
 
 def _text_of(frame: FrameType) -> str:
@@ -102,13 +102,12 @@ def _is_of_library_code(frame: FrameType) -> bool:
     return is_of_library(frame.f_globals.get("__name__", "__main__"))
 
 
-def _locals(thread: int, frame: FrameType) -> Iterator[Root]:
-    """Yield the variables of a running function."""
+def _locals(on_thread: str, frame: FrameType) -> Iterator[Root]:
+    """Yield the variables of a running function, given what a text says of its thread."""
     where = _text_of(frame)
     if frame.f_code.co_flags & _COROUTINE_FLAGS:
         where += OF_A_COROUTINE
-    if thread not in (threading.get_ident(), threading.main_thread().ident):
-        where += f" on thread {_name_of_thread(thread)}"
+    where += on_thread
     for name, value in locals_of(frame).items():
         yield f"{where}: local {name!r}", value
 
@@ -345,8 +344,8 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
         yield f"module {module}.{name}", value
 
 
-def _frames() -> Iterator[tuple[int, FrameType]]:
-    """Yield the frames of all threads, each with the number of its thread.
+def _frames() -> Iterator[tuple[str, FrameType]]:
+    """Yield the frames of all threads, each with what a text says of its thread.
 
     This thread comes first, and of each thread the outermost frame, whose variables live longest.
     Frames of this package and of modules are left out.
@@ -357,6 +356,9 @@ def _frames() -> Iterator[tuple[int, FrameType]]:
     # garbage collector frees.
     innermost = [(here, frames.pop(here).f_back), *frames.items()]
     del frames
+    unsaid = (here, threading.main_thread().ident)
+    # A thread that ends during the search has no name any more.
+    names = {thread: "" if thread in unsaid else f" on thread {_name_of_thread(thread)}" for thread, _ in innermost}
     for thread, frame in innermost:
         above: FrameType | None = frame
         outwards: list[FrameType] = []
@@ -365,4 +367,4 @@ def _frames() -> Iterator[tuple[int, FrameType]]:
                 outwards.append(above)
             above = above.f_back
         while outwards:
-            yield thread, outwards.pop()
+            yield names[thread], outwards.pop()

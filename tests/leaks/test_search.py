@@ -26,6 +26,7 @@ from disposescope.leaks.births.log import Subject
 from disposescope.leaks.holders import holders as _holders
 from disposescope.leaks.holders import search as _search
 from disposescope.leaks.holders.holders import Holders, Reason
+from disposescope.leaks.holders.roots import user_roots
 from disposescope.scopes.identity import entry_of
 from disposescope.tensors.numpy.storage import storage_of
 
@@ -490,3 +491,23 @@ def test_many_searches_keep_nothing_alive_and_leave_resident_memory_flat() -> No
     history.clear()
     gc.collect()
     assert [thing() for thing in things] == [None] * 51
+
+
+def test_a_thread_that_ends_during_the_search_keeps_its_name() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        measured = [1]
+        began.set()
+        go_on.wait()
+        measured.clear()
+
+    thread = threading.Thread(target=work, name="camera-7")
+    thread.start()
+    began.wait()
+    groups = user_roots()
+    first = [next(groups), next(groups)]
+    go_on.set()
+    thread.join()
+    texts = [text for group in (*first, *groups) for text, _ in group]
+    assert any("on thread 'camera-7': local 'measured'" in text for text in texts)
