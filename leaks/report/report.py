@@ -629,7 +629,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
             lines += [
                 f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}, {_freed(leak)}"
                 f"{'holder' if leak.holder.startswith('not found') else by} {_in_a_graph(leak.holder)}"
-                f"{' in a worker' if leak.pid in workers else ''}"
+                f"{' in a worker' if leak.pid in workers else ''}{f'; {leak.known}' if leak.known else ''}"
                 for leak in shown_rows
             ]
             if len(rows) > len(shown_rows):

@@ -552,7 +552,8 @@ class _Group:
         graph_nbytes = nodes_nbytes if nodes_nbytes >= _MUCH_MORE * nbytes else 0
         if verdict.kind == "graph" and self.reason == "held":
             graph_nbytes = max(nodes_nbytes, holders.graph_nbytes_of(subjects))
-        known = holders.known_of(subjects) if verdict.is_leak or not of_program else None
+        is_asked = verdict.is_leak or unjudged is not None or not of_program
+        known = holders.known_of(subjects) if is_asked else None
         used = sum(record.used_nbytes for record in records)
         ages = [record.age_s for record in records if record.age_s is not None]
         return Leak(

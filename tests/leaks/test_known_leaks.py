@@ -78,6 +78,18 @@ def test_the_arguments_that_a_mock_keeps_are_told_as_its_leak(detector: ds.LeakD
     step.reset_mock()
 
 
+def test_a_known_leak_is_named_also_where_it_is_not_known_whether_it_grows(detector: ds.LeakDetector) -> None:
+    mock = unittest.mock.Mock()
+    for _ in range(8):
+        mock.step(np.zeros(10_000))
+    report = detector.report(of_program=True)
+    [row] = [row for row in report.kept if row.unjudged == "growth"]
+    assert row.known is not None
+    assert row.known.library == "unittest.mock"
+    assert f"; known leak of unittest.mock: {row.known.what} (" in str(report)
+    mock.reset_mock()
+
+
 def test_the_row_by_holder_of_a_known_leak_says_so(detector: ds.LeakDetector) -> None:
     mock = unittest.mock.Mock()
     kept = []
