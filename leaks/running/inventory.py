@@ -697,6 +697,9 @@ def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, i
         count_per_pass=sum(trend.count_per_pass for trend in trends),
         nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
     )
+    if trend.is_of_one and count > 1:
+        # While they are joined, the array and the one before it are there.
+        count, nbytes = 1, round(nbytes / count)
     if not nbytes and leak.trend is not None:
         # The log counts also the modules in models, and has no bytes for any of them.
         more = max(1.0, count / then) if then else 1.0

@@ -500,7 +500,12 @@ class _Group:
                 trend = replace(trend, nbytes_per_pass=trend.count_per_pass * nbytes / count)
         if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
             trend = None
-        chains = holders.chains_of(subjects)
+        # Small ones say little about who holds the memory.
+        typical_nbytes = sum(record.nbytes for record in records) / len(records)
+        worth = [
+            subject for subject, record in zip(subjects, records, strict=True) if 2 * record.nbytes >= typical_nbytes
+        ]
+        chains = holders.chains_of(worth)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
         # The parameters of models have no graphs.
         is_kept = self.reason in ("held", "suspended") and not is_model

@@ -232,6 +232,56 @@ def test_lists_of_several_keys_that_grew_are_told_as_what_retained(tmp_path: Pat
     assert row.nbytes == leak.nbytes
 
 
+FITTED = """
+import numpy as np
+
+class Fitted:
+    pass
+
+def fit(number):
+    fitted = Fitted()
+    fitted.mean, fitted.scale, fitted.count, fitted.data = [np.ones(size) for size in (8, 8, 8, 100_000)]
+    return fitted
+
+def main():
+    results = []
+    for number in range(60):
+        results.append(fit(number))
+
+main()
+"""
+
+
+def test_the_holder_that_is_named_is_that_of_the_large_ones(tmp_path: Path) -> None:
+    [leak] = report_on(tmp_path, FITTED).leaks
+    assert [holder.rpartition(".")[2] for holder in leak.holders] == ["data"]
+
+
+JOINED = """
+import numpy as np
+
+class Recorder:
+    def __init__(self):
+        self.history = np.zeros((0, 256))
+
+    def record(self, block):
+        self.history = np.concatenate([self.history, block])
+
+def main():
+    recorder = Recorder()
+    for turn in range(150):
+        recorder.record(np.full((16, 256), turn))
+
+main()
+"""
+
+
+def test_an_array_to_which_others_are_joined_counts_once(tmp_path: Path) -> None:
+    [leak] = report_on(tmp_path, JOINED).leaks
+    assert leak.count == 1
+    assert leak.nbytes == pytest.approx(150 * 16 * 256 * 8, rel=0.05)
+
+
 DETACHED = """
 import torch
 
