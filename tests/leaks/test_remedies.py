@@ -65,6 +65,36 @@ def by_a_cache() -> Hold:
     return hold
 
 
+def by_a_cache_of_several_arguments() -> Hold:
+    turns = iter(range(1000))
+    arrays: list[Any] = []
+
+    @functools.lru_cache(maxsize=None)  # noqa: UP033 (as programs have it)
+    def cached(turn: int, scale: float) -> Any:
+        return arrays.pop()
+
+    KEPT.append(cached)
+
+    def hold(array: Any) -> None:
+        arrays.append(array)
+        cached(next(turns), 0.5)
+
+    return hold
+
+
+def by_keys_of_a_cache() -> Hold:
+    class Batch:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+    @functools.cache
+    def size_of(batch: Batch, unit: str) -> int:
+        return len(batch.array)
+
+    KEPT.append(size_of)
+    return lambda array: size_of(Batch(array), "items")
+
+
 def by_a_default() -> Hold:
     def added(array: Any, kept: list[Any] = []) -> None:  # noqa: B006 (the leak)
         kept.append(array)
@@ -121,6 +151,8 @@ def by_a_thread_local() -> Hold:
     [
         (by_weak_keys, "let the keys go"),
         (by_a_cache, "bound the cache with lru_cache"),
+        (by_a_cache_of_several_arguments, "bound the cache with lru_cache"),
+        (by_keys_of_a_cache, "bound the cache with lru_cache"),
         (by_a_default, "let the default be None"),
         (by_a_finalizer, "give the finalizer nothing that leads to the object"),
         (by_a_context_variable, "empty what the context variable"),
@@ -259,6 +291,26 @@ def test_tasks_that_are_done_are_to_leave_their_collection_with_their_results() 
         asyncio.run(serve(detector))
         [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
     assert leak.holder.endswith("[0].result()")
+    assert leak.remedy.startswith("take a task out of its collection")
+
+
+def test_tasks_that_are_done_are_to_leave_their_collection_with_their_contexts() -> None:
+    request: contextvars.ContextVar[Any] = contextvars.ContextVar("request")
+
+    async def handle() -> float:
+        request.set(np.zeros(5000))
+        return float(request.get().mean())
+
+    async def serve(detector: ds.LeakDetector) -> None:
+        for _ in range(PASSES):
+            KEPT.append(asyncio.create_task(handle()))
+            await asyncio.sleep(0)
+            detector.mark("step")
+
+    with ds.LeakDetector() as detector:
+        asyncio.run(serve(detector))
+        [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
+    assert "<Context>[" in leak.holder
     assert leak.remedy.startswith("take a task out of its collection")
 
 
