@@ -42,10 +42,13 @@ static enum outcome keep_lower(const struct problem *problem, int64_t *best, int
     return outcome;
 }
 
+/* For so long the second greedy plan may go on where the time is over: mostly it is much lower. */
+#define PATIENCE_S 0.5
+
 /* Makes a plan without the GIL: the greedy plan by size always, others while there is time. */
 static enum outcome make_plan(struct problem *problem, int64_t *best, struct clock *clock)
 {
-    typedef enum outcome (*placing)(const struct problem *problem, const int32_t *order, int64_t *offsets);
+    typedef enum outcome (*placing)(const struct problem *, const int32_t *, int64_t *, struct clock *);
     /* Further greedy plans: how the buffers are placed, and in which order. See `problem_order`. */
     static const struct {
         placing place;
@@ -63,16 +66,21 @@ static enum outcome make_plan(struct problem *problem, int64_t *best, struct clo
     }
     if (outcome == DONE) {
         outcome = problem_order(problem, problem->totals, "Z", order, problem->count)
-                      ? place_by_order(problem, order, best)
+                      ? place_by_order(problem, order, best, NULL)
                       : NO_MEMORY;
     }
     for (size_t i = 0; outcome == DONE && i < sizeof further / sizeof further[0]; i++) {
         if ((i > 0 && is_over(clock)) || problem_height(problem, best) <= problem->bound) {
             break;
         }
+        double end_s = clock->end_s, patient_end_s = now_s() + PATIENCE_S;
+        if (i == 0 && end_s < patient_end_s) {
+            clock->end_s = patient_end_s;
+        }
         outcome = problem_order(problem, problem->totals, further[i].letters, order, problem->count)
-                      ? further[i].place(problem, order, offsets)
+                      ? further[i].place(problem, order, offsets, clock)
                       : NO_MEMORY;
+        clock->end_s = end_s;
         outcome = keep_lower(problem, best, offsets, outcome);
     }
     free(order);

@@ -87,8 +87,18 @@ static int64_t lowest_in(const struct window *window, const struct buffer *buffe
     return lowest;
 }
 
-enum outcome place_by_order(const struct problem *problem, const int32_t *order, int64_t *offsets)
+/* Whether a clock says to stop, which is asked at one in so many steps; NULL for no clock. */
+static bool is_time_to_stop(struct clock *clock, int64_t *step)
 {
+    enum { STEPS_BETWEEN = 256 };
+    return clock != NULL && ++*step % STEPS_BETWEEN == 0 && is_over(clock);
+}
+
+enum outcome place_by_order(const struct problem *problem, const int32_t *order, int64_t *offsets,
+                            struct clock *clock)
+{
+    int64_t step = 0;
+    bool is_stopped = false;
     struct window *levels[LEVELS] = {NULL};
     struct placed *added = malloc(((size_t)problem->count + 1) * sizeof *added);
     bool has_memory = added != NULL;
@@ -104,6 +114,9 @@ enum outcome place_by_order(const struct problem *problem, const int32_t *order,
         has_memory = levels[level] != NULL;
     }
     for (int32_t number = 0; has_memory && number < problem->count; number++) {
+        if ((is_stopped = is_time_to_stop(clock, &step))) {
+            break;
+        }
         const struct buffer *buffer = &problem->buffers[order[number]];
         int level = level_of(buffer, mean);
         struct window *window = &levels[level][(buffer->first >> level) + 1];
@@ -125,7 +138,7 @@ enum outcome place_by_order(const struct problem *problem, const int32_t *order,
         free(levels[level]);
     }
     free(added);
-    return has_memory ? DONE : NO_MEMORY;
+    return !has_memory ? NO_MEMORY : is_stopped ? STOPPED : DONE;
 }
 
 /* ------------------------------------------------------------------ the lowest first */
@@ -156,8 +169,10 @@ static void replace_first(struct waiting *heap, int32_t count, struct waiting wa
     heap[at] = waiting;
 }
 
-enum outcome place_lowest(const struct problem *problem, const int32_t *order, int64_t *offsets)
+enum outcome place_lowest(const struct problem *problem, const int32_t *order, int64_t *offsets,
+                          struct clock *clock)
 {
+    int64_t step = 0;
     /* How high each section is filled, and the highest of each block of so many. */
     enum { BLOCK = 16 };
     int64_t *tops = calloc((size_t)problem->sections + 1, sizeof *tops);
@@ -168,7 +183,7 @@ enum outcome place_lowest(const struct problem *problem, const int32_t *order, i
     for (int32_t rank = 0; has_memory && rank < count; rank++) {
         heap[rank] = (struct waiting){0, rank, order[rank]};
     }
-    while (has_memory && count > 0) {
+    while (has_memory && count > 0 && !is_time_to_stop(clock, &step)) {
         struct waiting next = heap[0];
         const struct buffer *buffer = &problem->buffers[next.buffer];
         int64_t lowest = 0;
@@ -195,5 +210,5 @@ enum outcome place_lowest(const struct problem *problem, const int32_t *order, i
     free(heap);
     free(tops);
     free(highest);
-    return has_memory ? DONE : NO_MEMORY;
+    return !has_memory ? NO_MEMORY : count > 0 ? STOPPED : DONE;
 }

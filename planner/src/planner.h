@@ -61,11 +61,15 @@ bool problem_order(const struct problem *problem, const int64_t *totals, const c
 
 /* ------------------------------------------------------------------ placing.c */
 
+/* Both are STOPPED where a clock says so; NULL for none. */
+
 /* Place the buffers in an order, each at the lowest offset where it fits. */
-enum outcome place_by_order(const struct problem *problem, const int32_t *order, int64_t *offsets);
+enum outcome place_by_order(const struct problem *problem, const int32_t *order, int64_t *offsets,
+                            struct clock *clock);
 /* Place, at each step, the buffer that can lie lowest on top of those placed before; of several,
  * the first of the order. */
-enum outcome place_lowest(const struct problem *problem, const int32_t *order, int64_t *offsets);
+enum outcome place_lowest(const struct problem *problem, const int32_t *order, int64_t *offsets,
+                          struct clock *clock);
 
 /* ------------------------------------------------------------------ search.c */
 
