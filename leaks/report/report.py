@@ -603,10 +603,12 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     lines += [f"undecided: {line}" for line in undecided_of(report) if in_headline is None or in_headline not in line]
     rows_of_all = (*report.leaks, *report.kept, *report.leftovers)
     has_scopes = any(leak.generation or any(name is not None for name in leak.scopes) for leak in rows_of_all)
+    workers = {process.pid for process in report.processes if process.role == "worker"}
     # For each remedy, the number of the first leak with it.
     first_with: dict[str, int] = {}
     for number, leak in enumerate(report.leaks, 1):
-        lines += ["", *_leak_lines(number, leak, has_scopes=has_scopes)]
+        in_child = leak.kind != "worker" and leak.pid in workers
+        lines += ["", *_leak_lines(number, leak, has_scopes=has_scopes, in_child=in_child)]
         if leak.remedy:
             first = first_with.setdefault(leak.remedy, number)
             as_before = first != number and len(leak.remedy) > _REPEATED_CHARACTERS
@@ -615,7 +617,6 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     open_lines = {(leak.site, leak.pid) for leak in report.kept if leak.unjudged is not None}
     undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
-    workers = {process.pid for process in report.processes if process.role == "worker"}
     for title, by, rows in (
         (f"undecided, {'held to' if _are_freed(undecided) else 'alive in'} the end:", "held by", undecided),
         ("no leak, alive and held by the program:", "kept by", kept),
@@ -803,8 +804,8 @@ def _in_a_graph(holder: str) -> str:
     return f"the graph of {tensor}" if graph else holder
 
 
-def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
-    lines = [f"{number:>3}. {_headline(leak)}"]
+def _leak_lines(number: int, leak: Leak, *, has_scopes: bool, in_child: bool) -> list[str]:
+    lines = [f"{number:>3}. {_headline(leak, in_child=in_child)}"]
     if leak.tensor is not None:
         made = "" if leak.op is None else f" by {leak.op}"
         scopes = f", {_scopes(leak)}" if has_scopes else ""
@@ -863,10 +864,12 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     return lines
 
 
-def _headline(leak: Leak) -> str:
+def _headline(leak: Leak, *, in_child: bool) -> str:
     kind = f"{leak.kind} ({leak.sure})"
     if leak.rank is not None:
         kind += f" on rank {leak.rank}"
+    elif in_child and leak.tensor is not None:
+        kind += " in a child process"
     if leak.tensor is None:
         several = leak.kind == "native" and leak.count > 1
         of_all = f", {leak.count:,} processes, {bytes_text(leak.nbytes)}" if several else ""

@@ -282,6 +282,24 @@ def test_an_array_to_which_others_are_joined_counts_once(tmp_path: Path) -> None
     assert leak.nbytes == pytest.approx(150 * 16 * 256 * 8, rel=0.05)
 
 
+PARENT = """
+import subprocess
+import sys
+
+child = '''
+import numpy as np
+kept = []
+for number in range(100):
+    kept.append(np.zeros(30_000))
+'''
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+def test_a_leak_of_a_program_that_was_started_is_said_to_be_one_of_a_child(tmp_path: Path) -> None:
+    assert " in a child process: 100 × numpy.ndarray" in str(report_on(tmp_path, PARENT))
+
+
 DETACHED = """
 import torch
 
