@@ -314,8 +314,12 @@ def _frame_text(frame: types.FrameType, line: int, child: object) -> str:
     where = f" frame {shown(frame.f_code.co_filename)}:{line} {frame.f_code.co_qualname}()"
     if child is frame.f_back:
         return f"{where}.f_back"
+    value_of_child = child
+    if isinstance(child, types.CellType):
+        # A variable that functions share. The frame refers to the cell, which may be empty.
+        value_of_child = next(iter(gc.get_referents(child)), child)
     for name, value in locals_of(frame).items():
-        if value is child:
+        if value is value_of_child:
             return f"{where}: local {name!r}"
     return where
 

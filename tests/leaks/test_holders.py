@@ -309,6 +309,20 @@ def test_a_suspended_generator_is_reported_with_its_line() -> None:
     )
 
 
+def test_what_a_suspended_generator_has_of_the_function_around_it_is_named() -> None:
+    def make() -> None:
+        batch = tensor()
+
+        def sizes() -> Iterator[int]:
+            yield len(batch)
+            yield batch.nbytes
+
+        BOX["sizes"] = generator = sizes()
+        next(generator)
+
+    assert holder_of(make).endswith("sizes(): local 'batch'")
+
+
 def test_a_waiting_task_holds() -> None:
     async def worker(ready: asyncio.Event) -> None:
         batch = tensor()
