@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from ...scopes.base.process import PATCHES, Patch
-from ...scopes.base.sites import Mark, Site, site_of
+from ...scopes.base.sites import Mark, Site
 from ..report.live import LiveSite
-from .log import LOG, Row, Sites
+from .log import LOG, Row, Sites, innermost_line
 
 __all__ = [
     "Beginning",
@@ -154,7 +154,7 @@ def with_totals(sites: Iterable[LiveSite], beginning: Beginning) -> tuple[LiveSi
     totals: dict[tuple[Site | None, str, str], tuple[int, int]] = {}
     for number in range(LOG.site_count()):
         row = LOG.site(number)
-        key = (site_of(row.places[0] if row.places else None), row.kind, row.device)
+        key = (innermost_line(row), row.kind, row.device)
         births, peak_nbytes = totals.get(key, (0, 0))
         earlier = beginning.births.get(number, 0)
         # The peak of a line that had births before the beginning may be older than that.

@@ -32,10 +32,16 @@ __all__ = [
     "UnheldMemory",
     "complete_log",
     "find_recorded_memory",
+    "innermost_line",
 ]
 
 BirthRows: TypeAlias = Sequence[Row]
 """The rows of some births in the log."""
+
+
+def innermost_line(row: SiteRow) -> Site | None:
+    """Return the line of a site of the log; None where it has none."""
+    return site_of(row.places[0] if row.places else None)
 
 
 def complete_log() -> Log:

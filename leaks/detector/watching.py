@@ -26,7 +26,7 @@ from ...scopes.context import add_listener, remove_listener
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import Entry, name_lines_with
 from ..births.lines import Beginning
-from ..births.log import DISPOSALS, LOG, Disposal, Row, complete_log
+from ..births.log import DISPOSALS, LOG, Disposal, Row, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
 from ..births.record_builder import layout_of
 from ..holders.references import hide_types
@@ -375,7 +375,7 @@ def _memory_by_line() -> list[tuple[int, str]]:
         if site.nbytes > 0:
             # A tensor and the array that is its memory may be of the same line: the line is
             # reported once, with the larger bytes.
-            line = str(site_of(site.places[0] if site.places else None) or "<unknown>")
+            line = str(innermost_line(site) or "<unknown>")
             text = f"{bytes_text(site.nbytes)} in {round(site.live):,} {site.kind} on {site.device} at {line}"
             row = site.nbytes, text
             if site.nbytes >= found.get((line, site.device), row)[0]:

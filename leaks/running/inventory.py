@@ -20,9 +20,9 @@ from typing import Final, final
 from weakref import ref
 
 from ...scopes.base.process import bytes_text
-from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
+from ...scopes.base.sites import Site, is_in_comprehension, is_inside
 from ...scopes.framework import only_records
-from ..births.log import LOG, SiteRow, complete_log
+from ..births.log import LOG, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND, SEVERAL_KEYS
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
@@ -77,10 +77,15 @@ _UNTIL_THE_END: Final = 0.75
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
 _BETWEEN_LOOKS: Final = 0.04
-"""Of two looks, as a part of the births."""
-_RATES: Final = 3
+"""Looks at a model are compared if at least this share of all births lies between them."""
+_LATER: Final = 1.02
+"""The size of a model is kept if there were so many times as many births as at the last one."""
+_RATES: Final = 2
+"""A model that grows was seen to grow between so many pairs of looks at least, after the first."""
 _EVENLY: Final = 1.6
-_MORE: Final = 1.2
+"""Between all pairs of looks it grows at most so many times as fast, or as slowly, as typically."""
+_MUCH_MORE: Final = 1.2
+"""A model may have grown where a line joined so many times as much as at the last look."""
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 """Lines with fewer live bytes are not looked at while the program runs."""
 _NBYTES_OF_ONE: Final = 64
@@ -233,8 +238,9 @@ class Growing:
         self._undecided: dict[_Line, Leak] = {}
         # Lines of graphs over many steps, and of tensors with such graphs, at their most bytes.
         self._graphs: dict[_Line, Leak] = {}
-        # Of each line that has one model, that and its bytes at births of the program.
-        self._models: dict[_Line, tuple[Leak, list[tuple[int, int]]]] = {}
+        # For each line with one model: that, how many the line has made, and the bytes of the model
+        # at some births of the program.
+        self._models: dict[_Line, tuple[Leak, int, list[tuple[int, int]]]] = {}
         # Of lines that join tensors for models, the most bytes at once when it was looked last.
         self._peaks: dict[int, int] = {}
         # For each name of passes, the number of the last birth at the end of the last pass.
@@ -298,9 +304,7 @@ class Growing:
         )
         for leak in (*report.leaks, *report.kept):
             if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):
-                _, sizes = self._models.get(_line_of(leak), (leak, []))
-                sizes.append((births, leak.nbytes))
-                self._models[_line_of(leak)] = leak, sizes
+                self._take_size(leak, births)
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         # The largest leak of each line: a graph may have saved more than the results that are kept.
         largest: dict[_Line, Leak] = {}
@@ -448,14 +452,28 @@ class Growing:
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
 
+    def _take_size(self, leak: Leak, births: int) -> None:
+        """Take the bytes of a model at a look; of one that replaced another, from now on."""
+        line = _line_of(leak)
+        made = _made_of(line)
+        _, made_before, sizes = self._models.get(line, (leak, made, []))
+        if made != made_before:
+            sizes = []
+        if not sizes or births >= _LATER * sizes[-1][0]:
+            sizes.append((births, leak.nbytes))
+        self._models[line] = leak, made, sizes
+
     def _models_may_grow(self) -> bool:
-        """Return whether a line joins more than before: what a model has no line counts."""
+        """Return whether a line joins more than at the last look.
+
+        The log does not count the memory of models at the lines that made it.
+        """
         may_grow = False
         for number in range(LOG.site_count()):
             row = LOG.site(number)
-            if row.births < BIRTHS_AT_LEAST or row.peak_nbytes < WORTH_NBYTES or not joins(number):
+            if row.births < BIRTHS_AT_LEAST or row.peak_nbytes < WORTH_NBYTES or not joins(row):
                 continue
-            if row.peak_nbytes > _MORE * self._peaks.get(number, 0):
+            if row.peak_nbytes > _MUCH_MORE * self._peaks.get(number, 0):
                 self._peaks[number] = row.peak_nbytes
                 may_grow = True
         return may_grow
@@ -463,7 +481,10 @@ class Growing:
     def _grown_models(self, kept: Iterable[Leak], births: int) -> Iterator[Leak]:
         """Yield the models whose tensors became larger and larger, such as a queue in a buffer."""
         at_the_end = {_line_of(leak): leak for leak in kept}
-        for line, (leak, sizes) in self._models.copy().items():
+        for line, (leak, made, sizes) in self._models.copy().items():
+            if made != _made_of(line):
+                # Another model has replaced it.
+                continue
             last = at_the_end.get(line)
             if last is not None:
                 sizes, leak, end = [*sizes, (births, last.nbytes)], last, None
@@ -471,8 +492,9 @@ class Growing:
                 end = _end_of(leak.holder)
                 if end is None:
                     continue
-            if _grow_evenly(sizes, births):
-                yield _grown_model_leak(leak, sizes, end)
+            joined = _joined_at(sizes[-1][1] - sizes[0][1])
+            if joined and _grow_evenly(sizes, births):
+                yield _grown_model_leak(leak, sizes, joined[0], end)
 
     def _was_used(self, line: _Line) -> bool:
         """Return whether memory of a line that a graph saved died before the last optimizer step.
@@ -538,7 +560,7 @@ def _grows(*, has_more: bool) -> bool:
                 return True
             if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
-        elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(number))):
+        elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(row))):
             course = LOG.series(number, None)
             if has_levels(course) and trend_of(course):
                 return True
@@ -547,17 +569,12 @@ def _grows(*, has_more: bool) -> bool:
     return False
 
 
-def _innermost(row: SiteRow) -> Site | None:
-    """Return the line of a site of the log."""
-    return site_of(row.places[0] if row.places else None)
-
-
 def _numbers_of(line: _Line) -> list[int]:
     """Return the numbers of the sites of the log that are of a line."""
     numbers: list[int] = []
     for number in range(LOG.site_count()):
         row = LOG.site(number)
-        if (row.kind, row.op) == line[1:] and _innermost(row) == line[0]:
+        if (row.kind, row.op) == line[1:] and innermost_line(row) == line[0]:
             numbers.append(number)
     return numbers
 
@@ -683,6 +700,10 @@ def _end_of(holder: str) -> str | None:
     return _UNKNOWN_END if function[2] else f"when {function[1]} returned"
 
 
+def _made_of(line: _Line) -> int:
+    return sum(LOG.site(number).births for number in _numbers_of(line))
+
+
 def _live_of(line: _Line) -> float:
     return sum((LOG.site(number).live for number in _numbers_of(line)), 0.0)
 
@@ -745,17 +766,15 @@ def _grow_evenly(sizes: Sequence[tuple[int, int]], births: int) -> bool:
 
 def _joined_at(nbytes: int) -> list[Site]:
     """Return the lines that joined arrays again and again, up to half of some bytes and more."""
-    rows = [LOG.site(number) for number in range(LOG.site_count()) if joins(number)]
-    lines = [_innermost(row) for row in rows if row.births >= BIRTHS_AT_LEAST and 2 * row.peak_nbytes >= nbytes]
-    return [line for line in lines if line is not None]
+    rows = [LOG.site(number) for number in range(LOG.site_count())]
+    often = [row for row in rows if row.births >= BIRTHS_AT_LEAST and 2 * row.peak_nbytes >= nbytes and joins(row)]
+    return [line for row in often if (line := innermost_line(row)) is not None]
 
 
-def _grown_model_leak(leak: Leak, sizes: Sequence[tuple[int, int]], end: str | None) -> Leak:
-    grown = sizes[-1][1] - sizes[0][1]
-    lines = _joined_at(grown)
-    where = f" at {lines[0]}" if lines else ""
-    remedy = f"bound what is joined to its tensors{where}, or keep only the last part of it"
-    what = f"Its tensors grew by {bytes_text(grown)} over the run"
+def _grown_model_leak(leak: Leak, sizes: Sequence[tuple[int, int]], joined: Site, end: str | None) -> Leak:
+    """Return the leak of a model whose tensors grew, given a line that joins to them."""
+    remedy = f"bound what is joined to its tensors at {joined}, or keep only the last part of it"
+    what = f"Its tensors grew by {bytes_text(sizes[-1][1] - sizes[0][1])} over the run"
     return replace(
         leak,
         kind="growth",
@@ -843,7 +862,7 @@ def _live_by_line() -> dict[_Line, float]:
     log = complete_log()
     for number in range(log.site_count()):
         row = log.site(number)
-        line = _innermost(row), row.kind, row.op
+        line = innermost_line(row), row.kind, row.op
         found[line] = found.get(line, 0.0) + row.live
     return found
 

@@ -274,9 +274,9 @@ def are_few_and_large(count: int, nbytes: float) -> bool:
     return count >= _FEW and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
 
 
-def joins(site: int) -> bool:
+def joins(row: SiteRow) -> bool:
     """Return whether a site joins arrays: its results may have the contents of earlier ones."""
-    return _calls(LOG.site(site), _JOINING)
+    return _calls(row, _JOINING)
 
 
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
@@ -658,7 +658,7 @@ class Evidence:
                 # The records were not in the order of the births.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
-            if len(numbers) <= _LIVE_OF_JOINED and births.has_series and (births.made == 1 or joins(site)):
+            if len(numbers) <= _LIVE_OF_JOINED and births.has_series and (births.made == 1 or joins(LOG.site(site))):
                 return _trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
                 return None

@@ -322,6 +322,41 @@ def test_growth_of_what_a_graph_saved_too_has_its_bytes_per_pass(tmp_path: Path)
     assert leak.trend.nbytes_per_pass == pytest.approx(64 * 1024 * 4, rel=0.1)
 
 
+WIDER_MODELS = """
+import torch
+
+for width in range(256, 4096, 256):
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(20):
+        optimizer.zero_grad()
+        model(torch.cat([torch.ones(4, 64)] * 128)).square().mean().backward()
+        optimizer.step()
+"""
+
+STATE_THAT_FILLS = """
+import torch
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=1, history_size=100)
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.cat([torch.randn(1, 64)] * 512)).square().mean()
+    loss.backward()
+    return loss
+
+for step in range(60):
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize("source", [WIDER_MODELS, STATE_THAT_FILLS], ids=["wider models", "state that fills"])
+def test_models_that_replace_each_other_and_state_do_not_grow(tmp_path: Path, source: str) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, source).leaks == ()
+
+
 MODELS_OF_FOLDS = """
 import torch
 
