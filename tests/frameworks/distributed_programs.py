@@ -167,6 +167,22 @@ def checkpoint_written_in_the_background(step: Round) -> object:
     return read["step"], read["model"]
 
 
+def collectives_that_are_waited_for(step: Round) -> object:
+    world = dist.get_world_size()
+    sums, gathered = [], []
+    for index in range(5):
+        with step():
+            total = torch.full((64,), float(index), device=DEVICE)
+            summed = dist.all_reduce(total, async_op=True)
+            parts = [torch.empty(8, device=DEVICE) for _ in range(world)]
+            collected = dist.all_gather(parts, torch.full((8,), float(index), device=DEVICE), async_op=True)
+            summed.wait()
+            collected.wait()
+            sums.append(total.sum().item())
+            gathered.append([part.tolist() for part in parts])
+    return sums, gathered
+
+
 def pipeline(step: Round) -> object:
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -203,6 +219,7 @@ PROGRAMS: tuple[Callable[[Round], object], ...] = (
     sharded_inside_of_the_block,
     state_loaded_inside_of_the_block,
     checkpoint_written_in_the_background,
+    collectives_that_are_waited_for,
     pipeline,
 )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,55 @@ class TestMemory:
             torch.full((8 * MIB,), -1.0, device="cuda")
         torch.cuda.synchronize()
         assert [total.item() for total in sums] == [float(number) for number in range(20)]
+
+    def test_work_that_is_queued_reads_a_released_block_before_the_next_tensor_writes_to_it(self) -> None:
+        sums, addresses = [], set()
+        for round_number in range(20):
+            with ds.dispose_scope() as scope:
+                x = torch.full((8 * MIB,), float(round_number), device="cuda")
+                addresses.add(x.data_ptr())
+                torch.cuda._sleep(2_000_000)
+                sums.append(scope.move_to_outer(x.double().mean()))
+            again = torch.full((8 * MIB,), -1.0, device="cuda")
+            addresses.add(again.data_ptr())
+            del again
+        assert [total.item() for total in sums] == [float(number) for number in range(20)]
+        assert len(addresses) == 1
+
+    @pytest.mark.parametrize("block", [nullcontext, ds.dispose_scope])
+    def test_a_block_that_another_stream_reads_is_handed_out_at_once_unless_it_is_told(self, block: Any) -> None:
+        """PyTorch's rule for ``del``, in a scope as without one."""
+        side = torch.cuda.Stream()
+        for tell in (False, True):
+            with block():
+                x = torch.full((8 * MIB,), 1.0, device="cuda")
+                address = x.data_ptr()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(200_000_000)
+                if tell:
+                    x.record_stream(side)
+                if block is nullcontext:
+                    del x
+            again = torch.full((8 * MIB,), -1.0, device="cuda")
+            assert (again.data_ptr() != address) is tell
+            torch.cuda.synchronize()
+            del again
+
+    def test_the_allocator_asks_the_device_again_after_its_cache_is_emptied(self) -> None:
+        def asked() -> int:
+            return int(torch.cuda.memory_stats()["num_device_alloc"])
+
+        with ds.dispose_scope():
+            of_mib(64)
+        before = asked()
+        with ds.dispose_scope():
+            of_mib(64)
+        assert asked() == before
+        ds.empty_cache()
+        with ds.dispose_scope():
+            of_mib(64)
+        assert asked() == before + 1
 
     def test_pinned_memory_is_not_handed_out_while_it_is_copied(self) -> None:
         arrived = []
@@ -461,6 +512,49 @@ class TestProcesses:
         assert process.exitcode == 0
         torch.cuda.ipc_collect()
 
+    @pytest.mark.parametrize(
+        ("setting", "fits"), [("expandable_segments:False", False), ("expandable_segments:True", True)]
+    )
+    def test_a_large_tensor_fits_between_others_only_where_segments_can_grow(
+        self, setting: str, fits: bool, tmp_path: Path
+    ) -> None:
+        (tmp_path / "gaps.py").write_text(GAPS)
+        environment = os.environ | {"PYTORCH_ALLOC_CONF": setting}
+        shown = run(sys.executable, "gaps.py", cwd=tmp_path, env=environment).split()
+        assert shown[0] == ("fits" if fits else "no")
+        assert int(shown[1]) < 300 * MIB < 900 * MIB <= int(shown[2])
+
+    def test_the_context_of_a_process_stays_until_the_process_ends(self, tmp_path: Path) -> None:
+        def used() -> int:
+            free, total = torch.cuda.mem_get_info()
+            return int(total - free)
+
+        (tmp_path / "other.py").write_text(OTHER)
+        before = used()
+        with subprocess.Popen(
+            [sys.executable, "other.py"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert int(process.stdout.readline()) >= 512 * MIB
+            assert used() - before > 512 * MIB
+            assert str(process.pid) in processes_on_the_device()
+            print(file=process.stdin, flush=True)
+            assert int(process.stdout.readline()) == 0
+            context = used() - before
+            assert context > 64 * MIB
+            print(file=process.stdin, flush=True)
+            assert process.wait(60) == 0
+        assert used() - before < context / 2
+        assert str(process.pid) not in processes_on_the_device()
+
+    def test_a_report_has_the_memory_that_the_allocator_keeps(self, tmp_path: Path) -> None:
+        (tmp_path / "cached.py").write_text(CACHED)
+        run(sys.executable, "-m", "disposescope.leaks.commands", "run", "-o", "report.json", "cached.py", cwd=tmp_path)
+        last = json.loads((tmp_path / "report.json").read_text())["timeline"]["samples"][-1]
+        assert 256 * MIB <= last["cached_nbytes"] < 300 * MIB
+        assert last["live_nbytes"].get("cuda:0", 0) < MIB
+
     def test_a_report_counts_memory_by_device_and_names_the_holder(self, tmp_path: Path) -> None:
         program = tmp_path / "grows.py"
         program.write_text(GROWS)
@@ -517,8 +611,66 @@ main()
 """
 
 
-def run(*command: str, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+# 70 of each 100 MiB are free between tensors that live; a tensor of 200 MiB is then asked for.
+GAPS = """
+import torch
+
+MIB = 2**20
+
+
+def of_mib(count):
+    return torch.ones(count * MIB // 4, device="cuda")
+
+
+of_mib(1)
+torch.cuda.set_per_process_memory_fraction(1050 * MIB / torch.cuda.mem_get_info()[1])
+kept, gaps = [], []
+for _ in range(9):
+    of_mib(100)
+    kept.append(of_mib(30))
+    gaps.append(of_mib(70))
+gaps.clear()
+allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+try:
+    of_mib(200)
+    print("fits", allocated, reserved)
+except torch.OutOfMemoryError:
+    print("no", allocated, reserved)
+"""
+
+# Tells what it has reserved, with a tensor and after its cache was emptied. A line that it is sent
+# lets it go on.
+OTHER = """
+import torch
+
+kept = torch.ones(128 * 2**20, device="cuda")
+print(torch.cuda.memory_reserved(), flush=True)
+input()
+del kept
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved(), flush=True)
+input()
+"""
+
+CACHED = """
+import time
+
+import torch
+
+kept = torch.ones(64 * 2**20, device="cuda")
+del kept
+time.sleep(0.5)
+"""
+
+
+def processes_on_the_device() -> list[str]:
+    """Return the numbers of the processes that ``nvidia-smi`` lists."""
+    query = "nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"
+    return subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+
+
+def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
