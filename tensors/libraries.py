@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..scopes.base.process import await_module
-from ..scopes.base.sites import add_library
+from ..scopes.base.sites import Role, add_library
 from ..scopes.tree_walk import add_keepers, walk_as_models, walk_attributes_of, walk_pytrees_with, walk_with
 from .numpy.storage import Address
 
@@ -21,9 +21,18 @@ __all__ = [
     "KEEPERS_OF",
 ]
 
-# Libraries whose callers' lines are birth sites. Libraries that run a program's own code, such as a
-# trainer, must not be here.
-add_library("imageio", "pandas", "PIL", "pyarrow", "scipy", "skimage", "sklearn", "xarray", module=__name__)
+# Libraries whose callers' lines are birth sites: what a program calls to make or change arrays and
+# models. Of a trainer the lines of its own tell more than the one line that starts it.
+add_library(
+    *("einops", "imageio", "joblib", "pandas", "PIL", "pyarrow", "safetensors", "scipy", "skimage", "sklearn"),
+    *("tokenizers", "xarray"),
+    module=__name__,
+)
+add_library(
+    *("diffusers", "equinox", "flax", "optax", "timm", "torchaudio", "torchmetrics", "torchvision", "transformers"),
+    module=__name__,
+    role=Role.LAYERS,
+)
 
 # PyTorch's modules and optimizers, and the classes of `KEEPERS_OF`, are walked as models too.
 walk_as_models(

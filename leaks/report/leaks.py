@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -243,6 +244,11 @@ def fingerprint_of(kind: str, tensor_kind: str | None, site: Site | None, op: st
 
 # The number of live resources of a line over the passes of a loop.
 
+_WHILE_JOINED: Final = 2
+"""While more is joined to arrays, at most so many results are alive besides."""
+_WARM_UP: Final = 4
+"""One part in so many of a series, the first points, is warm-up."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -276,9 +282,27 @@ class Trend:
     over: Literal["passes", "births"] = "passes"
 
     @property
-    def is_of_one(self) -> bool:
-        """Return whether a single array grows: each birth of the line replaces the one before."""
-        return self.over == "births" and 0 < max((count for _, count, _ in self.series), default=0) <= 2
+    def replaced(self) -> int:
+        """Return how many arrays become larger as births of the line replace them; or 0."""
+        return replaced(self.series) if self.over == "births" else 0
+
+
+def replaced(series: Sequence[tuple[int, int, int]]) -> int:
+    """Return how many of a line are alive while new ones replace them; 0 if more and more are.
+
+    More and more is joined to one array; or to one for each layer of a model.
+
+    Parameters
+    ----------
+    series : sequence of (int, int, int)
+        Births of the program, live count and live bytes, in order.
+    """
+    counts = [count for _, count, _ in series]
+    if max(counts, default=0) <= _WHILE_JOINED:
+        return min(1, max(counts, default=0))
+    later = counts[len(counts) // _WARM_UP :]
+    live = min(later[len(later) // 2 :])
+    return live if all(live <= count <= live + _WHILE_JOINED for count in later) else 0
 
 
 # Lines of source around a site.

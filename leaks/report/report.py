@@ -826,9 +826,10 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool, in_child: bool) ->
     if leak.freed is not None and leak.trend is not None and leak.trend.over == "passes":
         grown = f"{_counted(leak.count, noun_of(leak.tensor_kind))} and {bytes_text(leak.nbytes)}"
         lines.append(f"{_INDENT}grew to {grown} over {leak.trend.passes} steps, freed {leak.freed}")
-    if leak.trend is not None and leak.trend.is_of_one:
+    if leak.trend is not None and leak.trend.replaced:
         end = "" if leak.freed is None else f", freed {leak.freed}"
-        how = f"each of {leak.trend.passes:,} that this line made replaces the one before, and has more"
+        before = "the one before" if leak.trend.replaced == 1 else f"one of {leak.trend.replaced}"
+        how = f"each of {leak.trend.passes:,} that this line made replaces {before}, and has more"
         if leak.trend.passes == 1:
             is_model = noun_of(leak.tensor_kind) == "model"
             how = "its tensors become larger and larger" if is_model else "it is resized again and again"

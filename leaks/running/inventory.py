@@ -72,7 +72,7 @@ _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 
 _KINDS_THAT_GROW: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 """Kinds of leak that are taken from a report made while the program runs."""
-_UNTIL_THE_END: Final = 0.75
+_UNTIL_THE_END: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
@@ -718,9 +718,9 @@ def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, i
         count_per_pass=sum(trend.count_per_pass for trend in trends),
         nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
     )
-    if trend.is_of_one and count > 1:
+    if 0 < trend.replaced < count:
         # While they are joined, the array and the one before it are there.
-        count, nbytes = 1, round(nbytes / count)
+        count, nbytes = trend.replaced, round(nbytes / count * trend.replaced)
     if not nbytes and leak.trend is not None:
         # The log counts also the modules in models, and has no bytes for any of them.
         more = max(1.0, count / then) if then else 1.0

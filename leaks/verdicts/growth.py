@@ -16,7 +16,7 @@ from typing import Final, final
 from ...scopes.base.sites import is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
 from ..births.log import LOG, SiteRow
-from ..report.leaks import Trend
+from ..report.leaks import Trend, replaced
 
 __all__ = [
     "BIRTHS_AT_LEAST",
@@ -96,8 +96,6 @@ _ALONE_AT_LEAST: Final = 32
 """From so many living results on, other lines need not make anything in between."""
 MADE_FOR_ONE: Final = 3
 """So many births may stand for one result: an expression makes one or two others on the way."""
-_LIVE_OF_JOINED: Final = 2
-"""A line that joins ever more to one array has at most so many of them alive at a time."""
 _PARTS_IN_ONE: Final = 8
 """A model has all earlier ones in it if there are at least so many modules for each model."""
 _OTHERS: Final = 3
@@ -321,8 +319,8 @@ def _names(functions: frozenset[str], code: CodeType, offset: int) -> bool:
     )
 
 
-def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> Trend | None:
-    """Return the growth of one array, in a program without passes. None where it did not grow so.
+def _trend_of_replaced(course: Sequence[Point], live: int, made: int, latest: int, last: int) -> Trend | None:
+    """Return the growth of one array, or one for each layer, in a program without passes; or None.
 
     A line joins ever more to it, so that each result replaces the one before, from early in the run
     to its end; or a line made one, which was resized. The bytes grow steadily.
@@ -331,6 +329,8 @@ def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) ->
     ----------
     course : sequence of (int, int, int)
         The points of the line over the births of the program, in order.
+    live : int
+        How many are alive: see `replaced`.
     made : int
         How many births the line had.
     latest : int
@@ -341,7 +341,7 @@ def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) ->
     if made == 1:
         if not has_levels(course):
             return None
-    elif made < BIRTHS_AT_LEAST or latest < _UNTIL_THE_END * last:
+    elif made < BIRTHS_AT_LEAST * live or latest < _UNTIL_THE_END * last:
         return None
     trend = trend_of(course)
     if trend is None or course[0][0] > _FROM_THE_START * last:
@@ -658,8 +658,10 @@ class Evidence:
                 # The records were not in the order of the births.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
-            if len(numbers) <= _LIVE_OF_JOINED and births.has_series and (births.made == 1 or joins(LOG.site(site))):
-                return _trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
+            if births.has_series and (births.made == 1 or joins(LOG.site(site))):
+                joined = LOG.series(site, None)
+                if live := replaced(joined):
+                    return _trend_of_replaced(joined, live, births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
                 return None
 

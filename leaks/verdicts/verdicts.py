@@ -175,13 +175,14 @@ def judgement_on(facts: Facts) -> Judgement:
         return _pinned(facts, "likely")
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         trend = facts.trend
-        if trend.is_of_one:
+        if trend.replaced:
+            before = "the one before" if trend.replaced == 1 else f"one of {trend.replaced}"
             return Judgement(
                 "growth",
                 "possible",
                 "It is resized again and again"
                 if trend.passes == 1
-                else f"Each of {trend.passes:,} that this line made takes the place of the one before, and has more",
+                else f"Each of {trend.passes:,} that this line made takes the place of {before}, and has more",
                 facts.remedy or "bound what is joined to it, or keep only the last part of it",
             )
         if trend.over == "births":
@@ -235,7 +236,7 @@ def _model(facts: Facts) -> Judgement:
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
         return Judgement("model", "certain" if _are_many(facts) else "possible", what, todo)
-    if trend is not None and trend.is_of_one:
+    if trend is not None and trend.replaced:
         what = f"Each of {trend.passes:,} that this line made has the one before in it, and takes its place"
         return Judgement("model", "possible", what, "keep the model that was there first, and wrap that")
     if _are_several(facts):

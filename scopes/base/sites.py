@@ -43,6 +43,9 @@ class Role(IntEnum):
         is the birth site.
     LIBRARY
         Code of a library: the line of its caller is the birth site.
+    LAYERS
+        Code of a library of models. The line of its caller is the birth site too. The operation is
+        the call in this code, because one line, such as ``model(batch)``, stands for many.
     KEEPER
         Code of a library that keeps what it makes: reports leave that out.
     THROUGH
@@ -59,6 +62,7 @@ class Role(IntEnum):
     KEEPER = 3
     THROUGH = 4
     PASSING = 5
+    LAYERS = 6
 
 
 Mark = tuple[CodeType, int]
@@ -71,9 +75,9 @@ _OURS: Final = __name__.partition(".")[0]
 """The name of this package."""
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
 """The names of the files that run this package's command."""
-# Packages and modules whose code has `Role.LIBRARY`. Python's own are here because they copy or
-# unpickle for the code that calls them.
-_packages: Final = {_OURS, "contextlib", "copy", "shelve"}
+# The roles of the code of packages, and modules whose code has `Role.LIBRARY`. Python's own are
+# here because they copy or unpickle for the code that calls them.
+_packages: Final = dict.fromkeys((_OURS, "contextlib", "copy", "shelve"), Role.LIBRARY)
 _modules: Final = {f"multiprocessing.{name}" for name in ("connection", "managers", "queues", "reduction")}
 
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -83,9 +87,9 @@ _roles_of_code: Final[list[Callable[[CodeType, str], Role | None]]] = []
 """The functions of `add_role_of_code`."""
 
 
-def add_library(*packages: str, module: str) -> None:
-    """Give the code of some packages, and of one module, `Role.LIBRARY`: no birth sites."""
-    _packages.update(packages)
+def add_library(*packages: str, module: str, role: Role = Role.LIBRARY) -> None:
+    """Give the code of some packages a role; that of one module has no birth sites either."""
+    _packages.update(dict.fromkeys(packages, role))
     if module != "__main__":
         _modules.add(module)
     _ranks.clear()
@@ -229,14 +233,10 @@ def _rank(file: str, namespace: dict[str, Any]) -> Role:
         # Generated methods, such as a dataclass's __init__: the line of their caller says more.
         rank = Role.GENERATED
     else:
-        is_library = _is_library(namespace) or _runs_programs(file, namespace)
-        rank = Role.LIBRARY if is_library else Role.USER
+        is_library = namespace.get("__name__") in _modules or _runs_programs(file, namespace)
+        rank = Role.LIBRARY if is_library else _packages.get(_top_package(namespace), Role.USER)
     _ranks[file] = rank
     return rank
-
-
-def _is_library(namespace: dict[str, Any]) -> bool:
-    return _top_package(namespace) in _packages or namespace.get("__name__") in _modules
 
 
 def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:

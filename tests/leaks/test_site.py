@@ -67,6 +67,31 @@ def test_what_unpickles_for_the_code_that_asks_is_passed_over() -> None:
     assert len(kept) == 2
 
 
+def test_the_site_of_what_a_library_of_models_makes_is_its_caller_and_each_operation_is_one() -> None:
+    source = """
+def forward(fill, join):
+    return fill(5), join(3)
+
+class Model:
+    def __call__(self, *functions):
+        return forward(*functions)
+"""
+    # Of the libraries that tensors/libraries.py names so.
+    library: dict[str, Any] = {"__name__": "transformers.models.own", "__file__": "own.py"}
+    exec(compile(source, "/lib/transformers/models/own.py", "exec"), library)
+    model = library["Model"]()
+    with LeakDetector(frames=3) as detector:
+        kept = model(ds.zeros, ds.ones)
+        line = line_above()
+    records = detector.take_snapshot()
+    assert [(record.op, record.site and (record.site.file, record.site.line)) for record in records] == [
+        ("fill", (__file__, line)),
+        ("join", (__file__, line)),
+    ]
+    assert all("transformers" not in frame.file for record in records for frame in record.frames)
+    assert len(kept) == 2
+
+
 def test_a_generated_init_is_passed_over_for_its_caller() -> None:
     @dataclass
     class Batch:

@@ -289,9 +289,9 @@ struct origin {
     int count; /* of places; -1 where nothing is to be recorded: code with the role KEEPER runs, or memory is short */
     const struct place *places;
     PyCodeObject *called; /* the code of the library that the innermost place called, or NULL */
-    /* The instruction that the innermost place runs. The place itself has the first instruction that
-     * was seen on that line. */
-    intptr_t instruction;
+    /* The call that names the operation: that of the innermost place, whose `instruction` is the
+     * first that was seen on its line, or the innermost one in code with the role LAYERS. */
+    struct place call;
     uint16_t op; /* the number of the name of the call; NO_NUMBER where it has none or was not asked for */
 };
 

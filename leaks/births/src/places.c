@@ -10,7 +10,7 @@
 
 /* What code is to a person who looks for a line: `Role` in scopes/base/sites.py, with the same
  * numbers. UNKNOWN: there was no memory to store the role. */
-enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
+enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, LAYERS, UNKNOWN };
 
 /* ------------------------------------------------------------------ facts about codes
  *
@@ -103,7 +103,7 @@ static enum role role_of(Log *log, struct walk *walk)
         put_off_raised();
     }
     PyErr_Restore(type, value, traceback);
-    if (role < USER || role > PASSING) {
+    if (role < USER || role > LAYERS) {
         role = USER;
     }
     return fact_add(&log->code_facts, code, ABOUT_ROLE, &role) ? (enum role)role : UNKNOWN;
@@ -161,7 +161,7 @@ static bool is_nameless(const PyCodeObject *code)
 
 uint16_t origin_op(Log *log, const struct origin *origin)
 {
-    uint16_t op = op_of(log, origin->places[0].code, origin->instruction);
+    uint16_t op = op_of(log, origin->call.code, origin->call.instruction);
     return op != NO_NUMBER || is_nameless(origin->called) ? op : names_number(&log->ops, origin->called->co_name);
 }
 
@@ -209,10 +209,10 @@ static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
         }
         is_innermost = false;
         struct place here = {walk_code(&walk), walk_instruction(&walk)};
+        if (origin.call.code == NULL && (role == USER || role == LAYERS)) {
+            origin.call = here;
+        }
         if (role == USER) {
-            if (origin.count == 0) {
-                origin.instruction = here.instruction;
-            }
             here.instruction = first_of_line(&log->code_facts, here.code, here.instruction);
             room[origin.count++] = here;
         }
@@ -231,7 +231,7 @@ static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
     if (origin.count == 0) {
         struct place only = generated.code != NULL ? generated : outermost;
         origin.called = NULL;
-        origin.instruction = only.instruction;
+        origin.call = only;
         if (only.code != NULL) {
             room[origin.count++] = only;
         }
@@ -264,6 +264,7 @@ static void free_remembered(PyObject *capsule)
         Py_DECREF((PyObject *)remembered->places[i].code);
     }
     Py_XDECREF((PyObject *)remembered->origin.called);
+    Py_XDECREF((PyObject *)remembered->origin.call.code);
     free(remembered);
 }
 
@@ -286,6 +287,7 @@ PyObject *origin_remember(Log *log)
     memcpy(remembered->places, places, nbytes);
     remembered->origin.places = remembered->places;
     Py_XINCREF((PyObject *)origin.called);
+    Py_XINCREF((PyObject *)origin.call.code);
     for (int i = 0; i < origin.count; i++) {
         Py_INCREF((PyObject *)places[i].code);
     }
@@ -304,7 +306,8 @@ void origin_use(Log *log, PyObject *capsule)
     struct remembered *remembered = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
     if (remembered != NULL && !remembered->is_named && remembered->origin.count > 0) {
         /* Asked before the origin is in use: it runs Python code, whose births are its own. */
-        remembered->origin.op = op_of(log, remembered->places[0].code, remembered->origin.instruction);
+        const struct place *call = &remembered->origin.call;
+        remembered->origin.op = op_of(log, call->code, call->instruction);
         remembered->is_named = true;
     }
     origin_in_use = remembered;
