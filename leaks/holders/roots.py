@@ -192,6 +192,8 @@ def count_names(wanted: Collection[int]) -> dict[int, int]:
     Variables are globals, and locals of running functions.
     """
     counts: dict[int, int] = {}
+    if not wanted:
+        return counts
     for name, namespace in _namespaces():
         if name.partition(".")[0] != _OURS:
             for value in namespace.values():
