@@ -7,6 +7,7 @@ imports nothing: it is installed once the program itself has imported the librar
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -233,6 +234,34 @@ class BirthLog(Protocol):
 
     def counts(self) -> tuple[int, int, int, int]:
         """Return the number of the last birth, of passes, of closed scopes and of known births."""
+        ...
+
+    def describe_kind(
+        self,
+        kind: Kind,
+        name: str,
+        weigh: Callable[[Any], int] | None,
+        memory: Callable[[Any], object] | None,
+        device: str,
+        backed: bool,
+        /,
+    ) -> None:
+        """Say what is recorded at births of a kind. Without it: the instance, with its storages.
+
+        Parameters
+        ----------
+        kind, name : Kind, str
+            The kind, and the name that reports use for it.
+        weigh : callable, optional
+            Returns the bytes of an instance, in one quick call, instead of its storages.
+        memory : callable, optional
+            Returns the object that stands for the memory of an instance and lives as long. Its
+            birth is recorded, and none of the instance.
+        device : str
+            The device of all instances, used with `weigh` alone.
+        backed : bool
+            Whether the bytes of an instance lie in memory that has a birth of its own.
+        """
         ...
 
     def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
@@ -710,6 +739,9 @@ def register(framework: Framework) -> None:
     if not framework.module:
         raise ValueError(f"register: {type(framework).__qualname__} does not say which module it is for")
     await_module(framework.module, partial(_install_or_say, framework.module, partial(_install, framework)))
+    if framework.module in sys.modules and _is_watched():
+        # Nothing looks before the next scope, and what is made until then would be missed.
+        install_imported()
 
 
 def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
@@ -779,7 +811,13 @@ def _load(entry_point: EntryPoint) -> None:
 # The module sys is always imported, so that this runs when the first scope is entered, and not when
 # this package is imported.
 await_module("sys", _register_installed)
-install_at_import_while(lambda: innermost_scope() is not None or bool(HOOKS.listeners))
+
+
+def _is_watched() -> bool:
+    return innermost_scope() is not None or bool(HOOKS.listeners)
+
+
+install_at_import_while(_is_watched)
 
 
 def _install(framework: Framework) -> None:

@@ -67,6 +67,38 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     assert disposescope.current_scope() is None
 
 
+@pytest.mark.parametrize("first", ["shared", "adapter"])
+def test_a_report_sees_what_the_adapter_of_the_page_tells(first: str, tmp_path: Path) -> None:
+    """The library and its adapter of the page, each in a file, imported in either order."""
+    text = (ROOT / "docs" / "how-to" / "add-a-framework.md").read_text()
+    code = "".join(example.source for example in doctest.DocTestParser().get_examples(text))
+    _, code = code.split("import ctypes\n")
+    library, adapter = code.split("from disposescope.frameworks import HeldMemory")
+    library, _ = library.replace("shared.made", "made").split("shared = types")
+    adapter, _ = adapter.split("with ds.LeakDetector()")
+    (tmp_path / "shared.py").write_text(f"import ctypes\nmade = []\n{library}")
+    (tmp_path / "adapter.py").write_text(
+        f"from disposescope.frameworks import Framework, Kind, born, register, HeldMemory{adapter}"
+    )
+    program = f"""
+import {first}
+import shared, adapter
+
+streams = []
+for step in range(60):
+    streams.append(shared.Stream(shared.SharedArray(10_000)))
+"""
+    (tmp_path / "program.py").write_text(program)
+    command = sys.executable, "-m", "disposescope", "run", "-o", "report.json", "program.py"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    [leak] = report["leaks"]
+    assert (leak["tensor_kind"], leak["count"], leak["nbytes"]) == ("shared.Array", 60, 60 * 80_000)
+    assert (leak["site"]["line"], leak["holders"][-1]) == (7, "module __main__.streams[0].array()")
+    assert "60 of 60 that this line made are alive" in done.stderr
+
+
 def test_the_readme_prints_what_its_comments_say() -> None:
     pytest.importorskip("torch", reason="the first example is PyTorch's")
     code = "\n".join(code for language, code in FENCED.findall(README) if language == "python")
