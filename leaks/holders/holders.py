@@ -31,6 +31,7 @@ from .references import (
     class_of,
     framework_of,
     is_container,
+    is_static,
     references_to,
     referents_of,
 )
@@ -290,6 +291,12 @@ _SUBJECTS_ASKED: Final = 12
 """About so many subjects of a line stand for all of them: a line may have a million."""
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, dict, deque, OrderedDict, defaultdict)
+
+
+def _may_be_a_table(cls: type) -> bool:
+    """Return whether instances of a type hold others: also those of a class in Python."""
+    return cls in _CONTAINERS or not (is_static(cls) or framework_of(cls) is not None)
+
 
 _TABLES: Final = 3
 """Subjects in fewer containers are not said to be in several tables."""
@@ -567,7 +574,7 @@ class Holders:
         levels: dict[int, set[int]] = {}
         for subject in asked:
             _, chain, _ = next(iter(self._search.ways.to(self._anchors.get(subject, subject))), ("", (), ""))
-            containers = [thing for thing in reversed(chain) if class_of(thing) in _CONTAINERS]
+            containers = [thing for thing in reversed(chain) if _may_be_a_table(class_of(thing))]
             for level, container in enumerate(containers):
                 levels.setdefault(level, set()).add(id(container))
         return any(_TABLES <= len(containers) <= len(asked) // 2 for containers in levels.values())

@@ -74,6 +74,8 @@ _KINDS_THAT_GROW: Final = ("growth", "graph", "view", "escaped", "exception", "m
 """Kinds of leak that are taken from a report made while the program runs."""
 _UNTIL_THE_END: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
+_NEARLY: Final = 0.9
+"""What a phase made stayed if so much of it did, for so much of the run."""
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
 _BETWEEN_LOOKS: Final = 0.04
@@ -406,8 +408,9 @@ class Growing:
             reported.setdefault(_line_of(leak), set()).add(leak.kind)
         in_cycles -= reported.keys()
         live.update(dict.fromkeys(in_cycles | in_exception, 0.0))
+        last_births = self._last.copy()
         # The names of passes that went on to the end of the run; None stands for births.
-        names: list[str | None] = [name for name, last in self._last.copy().items() if last >= _UNTIL_THE_END * births]
+        names: list[str | None] = [name for name, last in last_births.items() if last >= _UNTIL_THE_END * births]
         with_enough_passes = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
         names_are_no_loops = all(name in UNASKED for name in with_enough_passes)
         if not with_enough_passes:
@@ -421,10 +424,14 @@ class Growing:
                 continue
             if leak.kind == "graph" and not with_enough_passes and self._was_used(line):
                 continue
-            for name in names:
+            numbers = _numbers_of(line)
+            earlier = [
+                name for name in last_births if name not in names and _stayed(numbers, last_births[name], births)
+            ]
+            for name in (*names, *earlier):
                 trends = [
                     trend
-                    for number in _numbers_of(line)
+                    for number in numbers
                     if (trend := _trend_until_the_end(number, name, 0.0 if kinds else live.get(line, 0.0))) is not None
                 ]
                 if not trends:
@@ -598,6 +605,28 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
     if _were_gathered(number, count, nbytes):
         return None
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+
+
+def _stayed(numbers: Iterable[int], phase: int, births: int) -> bool:
+    """Return whether what some sites had at the end of a phase was there until the end of the run.
+
+    Parameters
+    ----------
+    numbers : iterable of int
+        The numbers of the sites.
+    phase, births : int
+        The number of the last birth of the phase, and of the run.
+    """
+    for number in numbers:
+        series = LOG.series(number, None)
+        while series and series[-1][0] >= births:
+            # By now it has been freed.
+            series.pop()
+        then = max((count for at, count, _ in series if at <= phase), default=0)
+        later = [count for at, count, _ in series if at > phase]
+        if then and later and series[-1][0] >= _NEARLY * births and min(later) >= _NEARLY * then:
+            return True
+    return False
 
 
 def _were_gathered(number: int, count: int, nbytes: int) -> bool:

@@ -658,7 +658,7 @@ class Evidence:
                 # The records were not in the order of the births.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
-            if births.has_series and (births.made == 1 or joins(LOG.site(site))):
+            if births.has_series and (births.made == 1 or joins(LOG.site(site))) and not births.are_of_several_sites:
                 joined = LOG.series(site, None)
                 if live := replaced(joined):
                     return _trend_of_replaced(joined, live, births.made, numbers[-1], self.last)

@@ -233,6 +233,7 @@ static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
         origin.called = NULL;
         origin.call = only;
         if (only.code != NULL) {
+            only.instruction = first_of_line(&log->code_facts, only.code, only.instruction);
             room[origin.count++] = only;
         }
     }
