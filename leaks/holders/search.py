@@ -775,8 +775,8 @@ def _path(
 
 def _loop_as_code(loop: list[object]) -> str:
     pieces = [display_name_of(loop[0])]
-    for step, thing in zip(steps(loop), loop[1:], strict=True):
-        if step.startswith(" frame "):
+    for step, (parent, thing) in zip(steps(loop), pairwise(loop), strict=True):
+        if type(parent) is types.FrameType:
             # The step begins with the word "frame", so drop the name of the type.
             pieces[-1] = pieces[-1].removesuffix("frame").removesuffix(" ")
         pieces[-1] += step
