@@ -332,10 +332,11 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             # here. The variables that pytest makes for assertions, ``@py_assert1``, are not the
             # program's.
             chains = dict.fromkeys(
-                (name, "")
+                (origin.text, "")
                 for group in user_roots()
-                for name, thing in group
-                if id(thing) == entry.key and "'@" not in name
+                for origin, thing in group
+                # A key of a namespace may be something else than a string.
+                if id(thing) == entry.key and not str(origin.variable).startswith("@")
             )
             search.from_roots(*user_roots(), libraries=False)
             if not search.stopped:
@@ -354,7 +355,7 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
 
 
 def _chains_in(search: Search, subjects: Sequence[tuple[Subject, str]]) -> dict[_ToPart, None]:
-    return {(chain, name): None for subject, name in subjects for chain in search.ways.chains_of(subject)}
+    return {(str(chain), name): None for subject, name in subjects for chain in search.ways.chains_of(subject)}
 
 
 def _distinct(chains: Iterable[_ToPart]) -> list[str]:
