@@ -44,6 +44,8 @@ _CHAINS_SHOWN: Final = 8
 _PARTS_SEARCHED: Final = 2_000
 """So many parts of an object are searched for, the first ones."""
 _INDICES: Final = re.compile(r"\[[^\[\]]*\]|:\d+")
+_ToPart = tuple[str, str]
+"""A chain, and the name of the part of the object that it leads to; empty for the object."""
 _NOTHING: Final = "nothing that was found: code of an extension, or an expression that is being evaluated"
 
 
@@ -330,7 +332,11 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             # here. The variables that pytest makes for assertions, ``@py_assert1``, are not the
             # program's.
             chains = dict.fromkeys(
-                name for group in user_roots() for name, thing in group if id(thing) == entry.key and "'@" not in name
+                (origin.text, "")
+                for group in user_roots()
+                for origin, thing in group
+                # A key of a namespace may be something else than a string.
+                if id(thing) == entry.key and not str(origin.variable).startswith("@")
             )
             search.from_roots(*user_roots(), libraries=False)
             if not search.stopped:
@@ -342,23 +348,19 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             if thing is not None and not chains and not search.stopped:
                 cycle = Garbage(search.seen, Allowance(object_limit)).cycle_around(thing)
                 if cycle is not None:
-                    chains[str(cycle)] = None
+                    chains[str(cycle), ""] = None
         finally:
             search.close()
     return WhyAlive(_distinct(chains))
 
 
-def _chains_in(search: Search, subjects: Sequence[tuple[Subject, str]]) -> dict[str, None]:
-    chains: dict[str, None] = {}
-    for subject, name in subjects:
-        for chain in search.ways.chains_of(subject):
-            chains[f"{chain} (its {name.removeprefix('.')})" if name else chain] = None
-    return chains
+def _chains_in(search: Search, subjects: Sequence[tuple[Subject, str]]) -> dict[_ToPart, None]:
+    return {(str(chain), name): None for subject, name in subjects for chain in search.ways.chains_of(subject)}
 
 
-def _distinct(chains: Iterable[str]) -> list[str]:
+def _distinct(chains: Iterable[_ToPart]) -> list[str]:
     """Return the shortest chains; only the first of those that differ by an index or a part."""
     kept: dict[str, str] = {}
-    for chain in sorted(chains, key=lambda chain: (" (its " in chain, chain.partition(" (")[0].count("."))):
-        kept.setdefault(_INDICES.sub("[]", chain.partition(" (its ")[0]), chain)
+    for chain, name in sorted(chains, key=lambda pair: (pair[1] != "", pair[0].partition(" (")[0].count("."))):
+        kept.setdefault(_INDICES.sub("[]", chain), f"{chain} (its {name.removeprefix('.')})" if name else chain)
     return list(kept.values())[:_CHAINS_SHOWN]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import linecache
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from ...scopes.base.sites import Site
+from .origins import Origin
+from .paths import steps
 from .references import class_of, is_module, named_in
 from .roots import is_of_library
 
@@ -20,39 +21,34 @@ __all__ = [
 ]
 
 _ADDING_METHODS: Final = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update"})
-_MODULE_VARIABLE: Final = re.compile(r"module ([\w.]+)\.(\w+)$")
-_ATTRIBUTE: Final = re.compile(r".*\.(\w+)$")
 
 _FILES_PARSED: Final = 64
 """So many parsed files are kept: a report asks for several containers of the same file."""
 
 
-def growing_line(start: str, chain: Sequence[object], text: str) -> Site | None:
+def growing_line(origin: Origin, chain: list[object]) -> Site | None:
     """Return the only line that adds to a container; None where there is none, or more than one.
 
     Parameters
     ----------
-    start : str
-        How the first object of the chain is written.
-    chain : sequence of object
+    origin : Origin
+        Where the chain begins.
+    chain : list
         Objects, each of which refers to the next, the container last.
-    text : str
-        The whole chain as code.
     """
     if len(chain) > 1:
-        attribute = _ATTRIBUTE.match(text)
+        *_, step = steps(chain[-3:])
         owner = next((thing for thing in reversed(chain[:-1]) if class_of(thing) is not dict), None)
-        if attribute is None or owner is None:
+        if not step.startswith(".") or owner is None:
             return None
         cls = owner if isinstance(owner, type) else class_of(owner)
         file = _file_of(named_in(cls, "__module__"))
-        found = None if file is None else adding_lines(_source(file), attribute[1], is_attribute=True)
+        found = None if file is None else adding_lines(_source(file), step.removeprefix("."), is_attribute=True)
     else:
-        module = _MODULE_VARIABLE.match(start)
-        if module is None:
+        if origin.kind != "module":
             return None
-        file = _file_of(module[1])
-        found = None if file is None else adding_lines(_source(file), module[2], is_attribute=False)
+        file = _file_of(origin.owner)
+        found = None if file is None else adding_lines(_source(file), origin.variable, is_attribute=False)
     if file is None or found is None or len(found) != 1:
         return None
     [(line, function)] = found

@@ -22,6 +22,7 @@ from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
 from .known import known_on, remedy_on
+from .origins import SEVERAL_KEYS, Chain, Holder, Origin, reworded
 from .paths import chain_as_code
 from .references import (
     EDGES_PLAIN,
@@ -41,7 +42,6 @@ from .search import Allowance, Cycle, Garbage, Search
 
 __all__ = [
     "NOT_FOUND",
-    "SEVERAL_KEYS",
     "Holders",
     "Reason",
     "leftovers_among",
@@ -185,9 +185,6 @@ class _Neighbourhood:
 _MEMORY_AT_MOST: Final = 10_000
 """So many pieces of memory are looked at: of more, a report shows few."""
 
-_VARIABLE_STARTS: Final = ("module ", "frame ")
-"""How the texts of roots begin that are variables."""
-
 _BASE_STEPS: Final = (".base", "._base")
 """The steps from a view of NumPy's or PyTorch's to the object that has its memory."""
 
@@ -224,8 +221,8 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
     not begin at a variable, leads through a graph, or is not the only one.
     """
     way: list[int] = []
-    for start, chain, step in search.ways.to(memory):
-        if step or way or not start.startswith(_VARIABLE_STARTS):
+    for origin, chain, step in search.ways.to(memory):
+        if step or way or origin.kind not in ("module", "frame"):
             return []
         way = [id(thing) for thing in chain]
         last: object = chain[-1]
@@ -277,8 +274,6 @@ Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "u
 * ``"unknown"``: not found by a search that came to its end
 """
 
-SEVERAL_KEYS: Final = "[...]"
-"""What stands in a chain for keys by which several chains differ."""
 NOT_FOUND: Final = "not found: code of an extension, or an expression that is being evaluated"
 OWNED: Final = "its scope, because it cannot be weakly referenced"
 
@@ -505,7 +500,8 @@ class Holders:
             shown += _without_keys(chains or [*texts.values()])
         shown = shown[:_CHAINS_SHOWN]
         return tuple(
-            _LONG_REPEATED_STEP.sub(lambda step: f"{step[1]} … {step[1].removeprefix(', ')}", chain) for chain in shown
+            reworded(chain, _LONG_REPEATED_STEP.sub(lambda step: f"{step[1]} … {step[1].removeprefix(', ')}", chain))
+            for chain in shown
         )
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
@@ -589,7 +585,7 @@ class Holders:
                 found = set[str]() if answer.cycle is None else {remedy_on((), answer.cycle.loop)}
             else:
                 ways = self._search.ways.to(self._anchors.get(subject, subject))
-                found = {remedy_on(chain, chain_as_code(chain, start) + step) for start, chain, step in ways}
+                found = {remedy_on(chain, chain_as_code(chain, origin.text) + step) for origin, chain, step in ways}
             if len(found) == 1:
                 [remedy] = found
                 remedies[remedy] = remedies.get(remedy, 0) + 1
@@ -600,7 +596,7 @@ class Holders:
         if answer is not None:
             return None if answer.cycle is None else answer.cycle.known
         ways = self._search.ways.to(self._anchors.get(subject, subject))
-        found = [known_on(chain, chain_as_code(chain, start) + step) for start, chain, step in ways]
+        found = [known_on(chain, chain_as_code(chain, origin.text) + step) for origin, chain, step in ways]
         return None if None in found or not found else found[0]
 
     def passes_of(self, subjects: Sequence[Subject]) -> int:
@@ -689,14 +685,15 @@ class Holders:
         enough = [carrier for text, carrier in carriers.items() if reached[text] >= _FEW * len(asked)]
         return tuple(enough or carriers.values())[:_CHAINS_SHOWN]
 
-    def _chains_of_one(self, subject: Subject) -> list[str]:
+    def _chains_of_one(self, subject: Subject) -> Sequence[str]:
         answer = self._held_by.get(subject)
         if answer is None:
             return self._search.ways.chains_of(subject)
         if answer.cycle is not None:
-            return [str(answer.cycle)]
+            text = str(answer.cycle)
+            return [Holder(text, Chain(Origin(text, "cycle")))]
         if answer.reason == "owned":
-            return [OWNED]
+            return [Holder(OWNED, Chain(Origin(OWNED, "scope")))]
         if answer.reason == "unfinished":
             return [unfinished_text(self._object_limit)]
         return [NOT_FOUND]
@@ -756,7 +753,7 @@ def _without_keys(chains: Sequence[str]) -> Sequence[str]:
     def common_key(match: re.Match[str]) -> str:
         return match[0] if len(set(next(columns, ()))) == 1 else SEVERAL_KEYS
 
-    return [_ANY_KEY.sub(common_key, chains[0])]
+    return [reworded(chains[0], _ANY_KEY.sub(common_key, chains[0]))]
 
 
 def _spread(things: Sequence[_T]) -> Sequence[_T]:

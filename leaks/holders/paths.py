@@ -13,6 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Final, cast, final
 
 from ...scopes.base.sites import shown
@@ -20,6 +21,7 @@ from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
 from ...scopes.tree_walk import attributes_of, instance_dict_of
 from ..births.log import Subject
+from .origins import Chain, Holder, Origin
 from .references import (
     IN_GRAPH,
     action_of,
@@ -38,21 +40,14 @@ from .references import (
 
 __all__ = [
     "ALL_WAYS_KEPT",
-    "OF_A_THREAD",
-    "OF_ITS_KEY",
     "WAYS_KEPT",
     "Link",
     "Ways",
     "chain_as_code",
     "display_name_of",
+    "holder_of",
     "steps",
 ]
-
-OF_A_THREAD: Final = " (of a thread)"
-"""What follows the name of an object that holds something for each thread."""
-
-OF_ITS_KEY: Final = " (as long as this key lives)"
-"""What follows the place of a value in a `weakref.WeakKeyDictionary`."""
 
 _KEY_CHARACTERS: Final = 40
 """The text of a key is cut after so many characters, so that a chain stays on a line."""
@@ -95,23 +90,61 @@ def chain_as_code(chain: list[object], start: str) -> str:
     start : str
         How the first one is written.
     """
+    return start + _code_of(_shown_parts(chain))
+
+
+def holder_of(origin: Origin, chain: list[object], step: str = "", remark: str = "") -> Holder:
+    """Return the chain as code, with what is known of it.
+
+    Parameters
+    ----------
+    origin : Origin
+        Where it begins.
+    chain : list
+        Objects, each of which refers to the next.
+    step, remark : str, optional
+        The text of a last step, and what follows the code.
+    """
+    parts = _shown_parts(chain)
+    code = _code_of(parts) + step
+    pairs = [pair for part in parts for pair in pairwise(part)]
+    known = Chain(
+        origin,
+        # Only a step to an item is written with brackets.
+        has_items="[" in code,
+        is_of_a_thread=any(is_thread_local(parent) for parent, _ in pairs),
+        is_of_a_key=any(is_weak_keyed(parent) and _item(items_of_weak_keyed(parent), child) for parent, child in pairs),
+        is_in_traceback=any(is_exception(parent) and type(child) is types.TracebackType for parent, child in pairs),
+        ends_at_self_of_init=not step and _ends_at_self_of_init(origin, chain),
+    )
+    return Holder(f"{origin.text}{code}{remark}", known)
+
+
+def _ends_at_self_of_init(origin: Origin, chain: list[object]) -> bool:
+    if len(chain) == 1:
+        is_variable = origin.kind == "frame" and not origin.thread and origin.variable == "self"
+        return is_variable and origin.owner.endswith(".__init__")
+    frame = chain[-2]
+    if type(frame) is not types.FrameType or not frame.f_code.co_qualname.endswith(".__init__"):
+        return False
+    return locals_of(frame).get("self") is chain[-1]
+
+
+def _shown_parts(chain: list[object]) -> list[list[object]]:
+    """Return the parts of a chain that are shown: all of it, or some parts of a long one."""
     first, last = _nodes_in(chain)
     if last - first > _NODES_SHOWN:
         # The chain leads through a graph: show where it enters the graph, and where it ends.
-        into_graph = chain[: first + 2]
-        pieces = [*steps(into_graph), " … ", *steps(chain[last - 2 :])]
-        if len(into_graph) > _STEPS_SHOWN:
-            pieces = [
-                *steps(into_graph[:_STEPS_AT_ENDS]),
-                " … ",
-                *steps(into_graph[-_STEPS_AT_ENDS:]),
-                *pieces[len(into_graph) - 1 :],
-            ]
-    elif len(chain) > _STEPS_SHOWN:
-        pieces = [*steps(chain[:_STEPS_AT_ENDS]), " … ", *steps(chain[-_STEPS_AT_ENDS:])]
-    else:
-        pieces = steps(chain)
-    return start + _CALLERS.sub(r"\1 …", "".join(pieces))
+        return [*_ends_of(chain[: first + 2]), chain[last - 2 :]]
+    return _ends_of(chain)
+
+
+def _ends_of(chain: list[object]) -> list[list[object]]:
+    return [chain] if len(chain) <= _STEPS_SHOWN else [chain[:_STEPS_AT_ENDS], chain[-_STEPS_AT_ENDS:]]
+
+
+def _code_of(parts: list[list[object]]) -> str:
+    return _CALLERS.sub(r"\1 …", " … ".join("".join(steps(part)) for part in parts))
 
 
 def _nodes_in(chain: list[object]) -> tuple[int, int]:
@@ -166,11 +199,11 @@ def _step(before: object, parent: Any, child: object) -> str:
     if step is not None:
         return step(before, parent, child)
     if is_thread_local(parent):
-        return OF_A_THREAD
+        return " (of a thread)"
     if is_weak_keyed(parent):
         found = _item(items_of_weak_keyed(parent), child)
         if found:
-            return f"{found}{OF_ITS_KEY}"
+            return f"{found} (as long as this key lives)"
     known = framework_of(cls)
     if known is not None:
         for text, value in known.framework.references(parent):
@@ -432,7 +465,7 @@ class Ways:
     seen : dict
         The objects that were reached, by ``id``.
     links : dict
-        For each of them, the ``id`` of the object that led to it, or the text of a root.
+        For each of them, the ``id`` of the object that led to it, or the origin of a root.
     other_ways : dict
         For each subject that was found, the last steps of further ways to it.
     lone_tensors : dict
@@ -446,7 +479,7 @@ class Ways:
     def __init__(
         self,
         seen: dict[int, object],
-        links: dict[int, int | str],
+        links: dict[int, int | Origin],
         other_ways: dict[Subject, list[Link]],
         lone_tensors: dict[Subject, int],
         *,
@@ -458,17 +491,19 @@ class Ways:
         self._links = links
         self._other_ways = other_ways
 
-    def chains_of(self, subject: Subject) -> list[str]:
+    def chains_of(self, subject: Subject) -> list[Holder]:
         """Return how code reaches a subject: at most `kept` chains, the shortest first."""
-        return [chain_as_code(chain, start) + step + cache_on(chain, start) for start, chain, step in self.to(subject)]
+        return [
+            holder_of(origin, chain, step, cache_on(chain, origin.text)) for origin, chain, step in self.to(subject)
+        ]
 
-    def carriers_of(self, subject: Subject) -> list[str]:
+    def carriers_of(self, subject: Subject) -> list[Holder]:
         """Return the tensors whose graphs hold a subject, as code."""
-        carriers: dict[str, None] = {}
-        for start, chain, _ in self.to(subject):
+        carriers: dict[Holder, None] = {}
+        for origin, chain, _ in self.to(subject):
             for index in range(len(chain) - 1, 0, -1):
                 if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
-                    carriers[chain_as_code(chain[: index + 1], start)] = None
+                    carriers[holder_of(origin, chain[: index + 1])] = None
                     break
         return list(carriers)
 
@@ -536,40 +571,35 @@ class Ways:
                     break
         return False
 
-    def to(self, subject: Subject) -> list[tuple[str, list[object], str]]:
+    def to(self, subject: Subject) -> list[tuple[Origin, list[object], str]]:
         """Return the ways to a subject, each as three parts.
 
-        These are the text of the root, the objects of the chain, and the text of a last step, which
+        These are the origin, the objects of the chain, and the text of a last step, which
         is empty where the last object is the subject itself.
         """
-        found: list[tuple[str, list[object], str]] = []
+        found: list[tuple[Origin, list[object], str]] = []
         if isinstance(subject, Entry) and subject.key in self._links:
-            found.append((*self._chain(subject.key), ""))
+            found.append((*self.way_to(subject.key), ""))
         if subject in self._lone_tensors:
-            found.append((*self._chain(self._lone_tensors[subject]), ""))
+            found.append((*self.way_to(self._lone_tensors[subject]), ""))
         for parent, last in self._other_ways.get(subject, ()):
-            start, chain = self._chain(parent)
+            origin, chain = self.way_to(parent)
             if isinstance(last, str):
-                found.append((start, chain, last))
+                found.append((origin, chain, last))
             else:
-                found.append((start, [*chain, self._seen[last]], ""))
+                found.append((origin, [*chain, self._seen[last]], ""))
         return found[: self.kept]
 
     def roots(self) -> list[int]:
         """Return the objects that were reached as roots, by ``id``."""
-        return [key for key, link in self._links.items() if type(link) is str]
+        return [key for key, link in self._links.items() if isinstance(link, Origin)]
 
-    def way_to(self, key: int) -> tuple[str, list[object], str]:
-        """Return the way to an object: the text of the root, the objects, and all of it as code."""
-        start, chain = self._chain(key)
-        return start, chain, chain_as_code(chain, start)
-
-    def _chain(self, key: int) -> tuple[str, list[object]]:
-        """Return the text of the root, and the objects of a chain that ends with an object."""
+    def way_to(self, key: int) -> tuple[Origin, list[object]]:
+        """Return the way to an object: where it begins, and the objects, that one last."""
         chain = [self._seen[key]]
         link = self._links[key]
-        while type(link) is int:
+        while not isinstance(link, Origin):
             chain.append(self._seen[link])
             link = self._links[link]
         chain.reverse()
-        return str(link), chain
+        return link, chain

@@ -23,6 +23,8 @@ from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
 from .dominators import UNREACHED, Dominators, dominators_of
 from .growing import growing_line
+from .origins import reworded
+from .paths import holder_of
 from .references import class_of, framework_of, is_namespace, is_weak_keyed, qualified_name_of, referents_of
 from .roots import library_roots, user_roots
 from .search import Search
@@ -263,12 +265,12 @@ def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
 def _row(search: Search, thing: object, places: Sequence[int]) -> Retained:
     if thing is None:
         return Retained(SHARED, "", None, tuple(places), None)
-    start, chain, text = search.ways.way_to(id(thing))
+    origin, chain = search.ways.way_to(id(thing))
     cls = class_of(thing)
     name = qualified_name_of(cls)
     length = len(cast("Sized", thing)) if cls in _CONTAINERS or cls is weakref.WeakKeyDictionary else None
-    growing = growing_line(start, chain, text) if _is_container(thing) else None
-    return Retained(text, name, length, tuple(places), growing)
+    growing = growing_line(origin, chain) if _is_container(thing) else None
+    return Retained(holder_of(origin, chain), name, length, tuple(places), growing)
 
 
 def _merged(rows: Sequence[Retained]) -> list[Retained]:
@@ -297,7 +299,7 @@ def _joined(rows: Sequence[Retained]) -> Retained:
     total = sum(length for length in lengths if length is not None) if None not in lengths else None
     return replace(
         rows[0],
-        holder=holder,
+        holder=reworded(rows[0].holder, holder),
         length=total,
         places=tuple(place for row in rows for place in row.places),
         grown_at=rows[0].grown_at if len({row.grown_at for row in rows}) == 1 else None,

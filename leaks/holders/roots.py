@@ -18,6 +18,7 @@ from weakref import WeakSet, finalize
 
 from ...scopes.base.sites import is_inside, shown
 from ...scopes.compiled import tracked_objects
+from .origins import Origin, OriginKind
 from .references import (
     HIDDEN_TYPES,
     class_of,
@@ -32,10 +33,6 @@ from .references import (
 )
 
 __all__ = [
-    "FINALIZERS",
-    "OF_A_COROUTINE",
-    "OF_A_TASK",
-    "TASK",
     "count_names",
     "is_library_class",
     "is_of_library",
@@ -45,22 +42,10 @@ __all__ = [
     "user_roots",
 ]
 
-Root = tuple[str, object]
-"""The text of a root, as a report shows it, and the object."""
-
-OF_A_COROUTINE: Final = " of a coroutine"
-"""What follows the frame of a coroutine in the text of a root."""
+Root = tuple[Origin, object]
+"""What is known of a root, and the object."""
 
 _COROUTINE_FLAGS: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-
-FINALIZERS: Final = "module weakref.finalize._registry"
-"""The text of the root that has all functions given to `weakref.finalize`."""
-
-TASK: Final = "task "
-"""How the text of a task begins; the ``repr`` of its name follows."""
-
-OF_A_TASK: Final = f" of {TASK}"
-"""What follows the name of a context variable in the text of a root that belongs to a task."""
 
 _OURS: Final = __name__.partition(".")[0]
 _LIBRARY_FOLDERS: Final = tuple(
@@ -104,12 +89,13 @@ def _is_of_library_code(frame: FrameType) -> bool:
 
 def _locals(on_thread: str, frame: FrameType) -> Iterator[Root]:
     """Yield the variables of a running function, given what a text says of its thread."""
-    where = _text_of(frame)
-    if frame.f_code.co_flags & _COROUTINE_FLAGS:
-        where += OF_A_COROUTINE
+    where, function = _text_of(frame), frame.f_code.co_qualname
+    is_of_coroutine = bool(frame.f_code.co_flags & _COROUTINE_FLAGS)
+    if is_of_coroutine:
+        where += " of a coroutine"
     where += on_thread
     for name, value in locals_of(frame).items():
-        yield f"{where}: local {name!r}", value
+        yield Origin(f"{where}: local {name!r}", "frame", function, name, on_thread, is_of_coroutine), value
 
 
 def _other_roots() -> Iterator[Root]:
@@ -118,22 +104,22 @@ def _other_roots() -> Iterator[Root]:
     for name in ("last_exc", "last_value", "last_traceback"):
         value = vars(sys).get(name)
         if value is not None:
-            yield f"sys.{name}", value
+            yield Origin(f"sys.{name}", "last exception"), value
             break
     yield from _signal_handlers()
     # This belongs to the standard library, but the program fills it.
-    yield FINALIZERS, namespace_of(finalize).get("_registry")
+    yield Origin("module weakref.finalize._registry", "finalizers"), namespace_of(finalize).get("_registry")
     tasks = sorted(_tasks(), key=_age_of)
     for name, task in tasks:
-        yield from _waiting_in(f"{TASK}{name!r}", task)
+        yield from _waiting_in(name, task)
     for name, task in tasks:
         for context in gc.get_referents(task):
             if type(context) is contextvars.Context:
-                yield from _in_context(context, f"{OF_A_TASK}{name!r}")
+                yield from _in_context(context, name)
     if not _runs_a_task():
-        yield from _in_context(contextvars.copy_context(), "")
+        yield from _in_context(contextvars.copy_context(), None)
     for name, task in tasks:
-        yield f"{TASK}{name!r}", task
+        yield Origin(f"task {name!r}", "task"), task
 
 
 def library_roots() -> Iterator[Root]:
@@ -156,25 +142,25 @@ def typed_roots(left_out: Container[int], *, libraries: bool) -> Iterator[Root]:
         Whether to yield instances of classes of libraries (except this one), and functions of
         libraries; or else the user's.
     """
-    # The text for the instances of each type; None for a type whose instances are left out.
-    starts: dict[type, str | None] = {}
+    # The origin for the instances of each type; None for a type whose instances are left out.
+    starts: dict[type, Origin | None] = {}
     thing: object = None
     for thing in tracked_objects():
         cls = class_of(thing)
         if cls is types.FunctionType:
             function = cast("types.FunctionType", thing)
             if id(thing) not in left_out and is_of_library(function.__module__) is libraries:
-                yield f"<function {function.__qualname__.rpartition('<locals>.')[2]}>", thing
+                yield Origin(f"<function {function.__qualname__.rpartition('<locals>.')[2]}>", "compiled code"), thing
             continue
-        start = starts.get(cls, "")
-        if start == "":
-            start = starts[cls] = _text_of_instances(cls, libraries)
+        if cls not in starts:
+            starts[cls] = _origin_of_instances(cls, libraries)
+        start = starts[cls]
         if start is not None and id(thing) not in left_out:
             yield start, thing
 
 
-def _text_of_instances(cls: Any, libraries: bool) -> str | None:
-    """Return the text of a root that is an instance of a class; None if these are no roots."""
+def _origin_of_instances(cls: Any, libraries: bool) -> Origin | None:
+    """Return the origin of a root that is an instance of a class; None if these are no roots."""
     module = named_in(cls, "__module__")
     if type(module) is not str or module.partition(".")[0] == _OURS or is_of_library(module) is not libraries:
         return None
@@ -183,7 +169,7 @@ def _text_of_instances(cls: Any, libraries: bool) -> str | None:
     known = framework_of(cls)
     if known is not None and known.part != "module":
         return None
-    return f"<{qualified_name_of(cls).rpartition('<locals>.')[2]}>"
+    return Origin(f"<{qualified_name_of(cls).rpartition('<locals>.')[2]}>", "compiled code")
 
 
 def count_names(wanted: Collection[int]) -> dict[int, int]:
@@ -237,7 +223,8 @@ def _exceptions_in_flight() -> Iterator[Root]:
         # Before Python 3.12 they are the three values of `sys.exc_info`, and then the exception.
         error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
         if error is not None:
-            yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
+            where = "" if thread == here else f" on thread {thread}"
+            yield Origin(f"exception in flight{where}", "exception in flight"), error
 
 
 def _signal_handlers() -> Iterator[Root]:
@@ -250,13 +237,15 @@ def _signal_handlers() -> Iterator[Root]:
         # Without a handler of the program: `signal.SIG_DFL`, or a builtin function of Python's.
         if handler is not None and class_of(handler) not in (types.BuiltinFunctionType, signal.Handlers):
             name = number.name if _is_exactly(number, signal.Signals) else f"signal {number}"
-            yield f"handler of {name}", handler
+            yield Origin(f"handler of {name}", "signal handler"), handler
 
 
-def _in_context(context: contextvars.Context, whose: str) -> Iterator[Root]:
+def _in_context(context: contextvars.Context, task: str | None) -> Iterator[Root]:
+    whose = "" if task is None else f" of task {task!r}"
+    kind: OriginKind = "context" if task is None else "context of a task"
     for variable, value in context.items():
         if type(value) not in HIDDEN_TYPES:
-            yield f"context variable {variable.name!r}{whose}", value
+            yield Origin(f"context variable {variable.name!r}{whose}", kind), value
 
 
 def _runs_a_task() -> bool:
@@ -274,7 +263,7 @@ def _namespace_of_tasks() -> Mapping[str, Any]:
     return {} if asyncio_tasks is None or not is_module(asyncio_tasks) else namespace_of(asyncio_tasks)
 
 
-def _tasks() -> Iterator[Root]:
+def _tasks() -> Iterator[tuple[str, object]]:
     """Yield the tasks of event loops that are not done, each with its name.
 
     They are roots because the frames of a waiting task are on no stack.
@@ -288,20 +277,21 @@ def _tasks() -> Iterator[Root]:
             yield task.get_name(), task
 
 
-def _age_of(named_task: Root) -> tuple[int, str]:
+def _age_of(named_task: tuple[str, object]) -> tuple[int, str]:
     # asyncio numbers the names of tasks: "Task-9" is older than "Task-10".
     name, _ = named_task
     return len(name), name
 
 
-def _waiting_in(whose: str, task: Any) -> Iterator[Root]:
+def _waiting_in(task_name: str, task: Any) -> Iterator[Root]:
     """Yield the variables of the user's coroutines that wait in a task, the outermost first."""
     waiting = task.get_coro()
     while class_of(waiting) is types.CoroutineType:
         frame = waiting.cr_frame
         if frame is not None and waiting.cr_suspended and not is_of_library(frame.f_globals.get("__name__")):
+            where, function = f"task {task_name!r}, suspended {_text_of(frame)}", frame.f_code.co_qualname
             for name, value in locals_of(frame).items():
-                yield f"{whose}, suspended {_text_of(frame)}: local {name!r}", value
+                yield Origin(f"{where}: local {name!r}", "task", function, name), value
         waiting = waiting.cr_await
 
 
@@ -343,7 +333,7 @@ def _namespaces() -> Iterator[tuple[str, dict[str, object]]]:
 
 def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
     for name, value in namespace.items():
-        yield f"module {module}.{name}", value
+        yield Origin(f"module {module}.{name}", "module", module, name), value
 
 
 def _frames() -> Iterator[tuple[str, FrameType]]:

@@ -19,6 +19,7 @@ from ...scopes.tree_walk import instance_dict_of
 from ..births.log import Subject
 from ..report.leaks import KnownLeak
 from .known import is_cycle_of_library, known_on
+from .origins import Origin
 from .paths import ALL_WAYS_KEPT, WAYS_KEPT, Link, Ways, chain_as_code, display_name_of, steps
 from .references import (
     CLASS,
@@ -168,8 +169,8 @@ class Search:
         self.reach = 0
         self.has_asked_libraries = False
         self.library_referents: set[int] = set()
-        # For each object in `_seen`, the ``id`` of the object before it, or the text of a root.
-        self._links: dict[int, int | str] = {}
+        # For each object in `_seen`, the ``id`` of the object before it, or the origin of a root.
+        self._links: dict[int, int | Origin] = {}
         self._other_ways: dict[Subject, list[Link]] = {}
         self.ways = Ways(
             self._seen,
@@ -178,9 +179,9 @@ class Search:
             self.lone_tensors,
             kept=ALL_WAYS_KEPT if finds_all else WAYS_KEPT,
         )
-        # Subjects that a variable refers to, with the text of the variable: they are not settled
-        # before it is known that nothing else holds them.
-        self._variables: dict[Entry, str] = {}
+        # Subjects that a variable refers to, with the variable: they are not settled before it is
+        # known that nothing else holds them.
+        self._variables: dict[Entry, Origin] = {}
         # The nodes of graphs that were walked, and the nodes that each refers to, by ``id``.
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
@@ -255,19 +256,19 @@ class Search:
 
     def _add_roots(self, roots: Iterable[Root], libraries: bool) -> None:
         thing: object = None
-        for name, thing in roots:
+        for origin, thing in roots:
             key = id(thing)
             entry = self._wanted.get(key)
             if entry is not None and entry() is thing:
                 # A variable counts as a holder only if nothing else holds the subject.
-                self._variables.setdefault(entry, name)
+                self._variables.setdefault(entry, origin)
                 continue
             action = action_of(class_of(thing))
             if action == SKIPPED or (action == CLASS and not libraries and is_library_class(thing)):
                 continue
             if key not in self._seen:
                 self._seen[key] = thing
-                self._links[key] = name
+                self._links[key] = origin
                 self._pending[max(action, EDGES_PLAIN)].append(thing)
             elif key in self._bases:
                 self._bases.discard(key)
@@ -464,13 +465,13 @@ class Search:
             self._settle_variable(entry)
 
     def _settle_variable(self, entry: Entry) -> None:
-        name = self._variables.pop(entry)
+        origin = self._variables.pop(entry)
         thing = entry()
         if thing is not None and self._wanted.pop(entry.key, None) is not None:
             self._found[entry.key] = entry
             self.stages[entry] = EDGES_PLAIN
             self._seen[entry.key] = thing
-            self._links[entry.key] = name
+            self._links[entry.key] = origin
             self._pending[EDGES_PLAIN].append(thing)
 
     def _drop_pending(self) -> None:
@@ -775,8 +776,8 @@ def _path(
 
 def _loop_as_code(loop: list[object]) -> str:
     pieces = [display_name_of(loop[0])]
-    for step, thing in zip(steps(loop), loop[1:], strict=True):
-        if step.startswith(" frame "):
+    for step, (parent, thing) in zip(steps(loop), pairwise(loop), strict=True):
+        if type(parent) is types.FrameType:
             # The step begins with the word "frame", so drop the name of the type.
             pieces[-1] = pieces[-1].removesuffix("frame").removesuffix(" ")
         pieces[-1] += step

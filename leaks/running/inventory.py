@@ -6,7 +6,6 @@ locals and JAX's caches hold. So the report is made before, and what threads mak
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,9 +23,8 @@ from ...scopes.base.sites import Site, is_in_comprehension, is_inside
 from ...scopes.framework import only_records
 from ..births.log import LOG, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
-from ..holders.holders import NOT_FOUND, SEVERAL_KEYS
-from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
-from ..holders.roots import FINALIZERS, OF_A_COROUTINE, OF_A_TASK, TASK
+from ..holders.holders import NOT_FOUND
+from ..holders.origins import Chain, Holder, chain_of
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
@@ -66,7 +64,6 @@ _OF_AN_EXIT_FUNCTION: Final = (
     "call atexit.unregister() when it has done its work, or have the exit function refer to it by weakref.ref"
 )
 _UNKNOWN_END: Final = "before the program ended"
-_NOT_FOUND: Final = "not found"
 _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 """Kinds of leak that are looked for again when more has run: a thread may close its scope."""
 
@@ -99,11 +96,6 @@ _MESSAGE_CHARACTERS: Final = 200
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 """Modules of this package that run the program, and so are always on the stack."""
-_FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
-_BEING_MADE: Final = re.compile(r"\.__init__\(\): local 'self'$")
-"""The holder of an object that is being made, which its caller will hold next."""
-_OF_A_TASK: Final = re.compile(rf"context variable '[^']*'{OF_A_TASK}")
-_LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
 
 _Line = tuple[Site | None, str, str | None]
 """Line, kind and call: results of two calls on one line may have different holders."""
@@ -302,7 +294,7 @@ class Growing:
         self._undecided.update(
             (_line_of(leak), leak)
             for leak in report.kept
-            if leak.unjudged == "growth" and not leak.holder.startswith(_NOT_FOUND) and not is_given_back(leak)
+            if leak.unjudged == "growth" and chain_of(leak.holder) is not None and not is_given_back(leak)
         )
         for leak in (*report.leaks, *report.kept):
             if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):
@@ -311,9 +303,10 @@ class Growing:
         # The largest leak of each line: a graph may have saved more than the results that are kept.
         largest: dict[_Line, Leak] = {}
         for leak in report.leaks:
-            if leak.kind not in _KINDS_THAT_GROW or is_given_back(leak) or _BEING_MADE.search(leak.holder):
+            if leak.kind not in _KINDS_THAT_GROW or is_given_back(leak):
                 continue
-            if leak.holder.startswith(_NOT_FOUND):
+            chain = chain_of(leak.holder)
+            if chain is None:
                 # Another look finds the holder, where a function is returning just now. A list that
                 # a comprehension is filling is no variable yet.
                 if leak.trend is None:
@@ -322,6 +315,8 @@ class Growing:
                     self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
                 else:
                     self._grown.setdefault(_line_of(leak), (leak, (), _live_of(_line_of(leak))))
+                continue
+            if chain.ends_at_self_of_init:
                 continue
             if leak.trend is not None:
                 line = _line_of(leak)
@@ -419,8 +414,9 @@ class Growing:
         # For each object that retained lines, these lines when it was seen, and at the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
         for line, (leak, retainers, then) in self._grown.copy().items():
-            end, kinds = _end_of(leak.holder), reported.get(line, set())
-            if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
+            chain, kinds = chain_of(leak.holder), reported.get(line, set())
+            end = _end_of(chain)
+            if end is None or not kinds <= (set[str]() if chain is None else {"cycle"}):
                 continue
             if leak.kind == "graph" and not with_enough_passes and self._was_used(line):
                 continue
@@ -442,19 +438,19 @@ class Growing:
                 break
         known = reported.keys() | {_line_of(leak) for leak in found}
         for line, leak in self._graphs.copy().items():
-            end = _end_of(leak.holder)
+            end = _end_of(chain_of(leak.holder))
             if line not in known and end is not None:
                 found.append(_freed_graph_leak(leak, end))
         grown = [*self._grown_models(kept, births)]
         joined = {line for leak in grown for line in _joined_at(leak.nbytes)}
         # Between the call that joins and the assignment nobody holds what a model has next.
-        found = [leak for leak in found if not (leak.site in joined and leak.holder.startswith(_NOT_FOUND))]
+        found = [leak for leak in found if not (leak.site in joined and chain_of(leak.holder) is None)]
         found += grown
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
             for line, leak in self._undecided.copy().items()
-            if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
+            if line not in known and names_are_no_loops and (end := _end_of(chain_of(leak.holder))) is not None
             for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), with_enough_passes)
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
@@ -496,7 +492,7 @@ class Growing:
             if last is not None:
                 sizes, leak, end = [*sizes, (births, last.nbytes)], last, None
             else:
-                end = _end_of(leak.holder)
+                end = _end_of(chain_of(leak.holder))
                 if end is None:
                     continue
             joined = _joined_at(sizes[-1][1] - sizes[0][1])
@@ -707,26 +703,31 @@ def _undecided_at_the_end(
         )
 
 
-def _end_of(holder: str) -> str | None:
+def _end_of(chain: Chain | None) -> str | None:
     """Return when a holder goes by itself, in the words of a report; None if it stays."""
-    if holder.startswith(_NOT_FOUND):
+    if chain is None:
         return _UNKNOWN_END
-    if OF_A_THREAD in holder:
+    if chain.is_of_a_thread:
         return "when its thread ended"
-    if OF_ITS_KEY in holder:
+    if chain.is_of_a_key:
         return "when its keys went"
-    if holder.startswith(FINALIZERS):
+    origin = chain.origin
+    if origin.kind == "finalizers":
         return "when the objects of the finalizers went"
-    if holder.startswith(TASK) and "[" in holder:
+    if origin.kind == "task" and chain.has_items:
         # Many tasks may share a container.
         return _UNKNOWN_END
-    if holder.startswith(TASK) or _OF_A_TASK.match(holder):
+    if origin.kind in ("task", "context of a task"):
         return "when its task ended"
-    function = _FRAME.match(holder)
-    if function is None:
+    if origin.kind != "frame":
         return None
     # The coroutine that waits for this one may hold it as well.
-    return _UNKNOWN_END if function[2] else f"when {function[1]} returned"
+    return _UNKNOWN_END if origin.is_of_coroutine else f"when {origin.owner}() returned"
+
+
+def _those_that_go(holders: Iterable[str], end: str) -> tuple[str, ...]:
+    """Return those of some holders that go by themselves at an end, in the words of `_end_of`."""
+    return tuple(holder for holder in holders if _end_of(chain_of(holder)) == end)
 
 
 def _made_of(line: _Line) -> int:
@@ -758,19 +759,20 @@ def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, i
     if trend.over == "passes":
         what += f" over {trend.passes:,} steps"
     sure: Sureness = "likely" if leak.sure == "certain" else leak.sure
+    is_found = chain_of(leak.holder) is not None
     return replace(
         leak,
         # Without a known holder it may be by design; and there is no holder left to search for.
-        sure="possible" if leak.holder.startswith(_NOT_FOUND) else sure,
-        unjudged=None if leak.holder.startswith(_NOT_FOUND) else leak.unjudged,
+        sure=sure if is_found else "possible",
+        unjudged=leak.unjudged if is_found else None,
         count=count,
         nbytes=nbytes,
         used_nbytes=min(leak.used_nbytes, nbytes),
         graph_nbytes=leak.graph_nbytes if leak.kind == "graph" else round(leak.graph_nbytes / leak.count * count),
         trend=trend,
         freed=when,
-        holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
-        carriers=tuple(carrier for carrier in leak.carriers if _end_of(carrier) == end),
+        holders=_those_that_go(leak.holders, end),
+        carriers=_those_that_go(leak.carriers, end),
         explanation=f"It grew to {what}, freed {when}: a longer run needs more. {leak.explanation}"
         if trend.over == "passes"
         else f"It grew to {what}, freed {when}: {leak.remedy}.",
@@ -835,23 +837,20 @@ def _freed_graph_leak(leak: Leak, end: str) -> Leak:
         leak,
         sure="likely",
         freed=end,
-        holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
-        carriers=tuple(carrier for carrier in leak.carriers if _end_of(carrier) == end),
+        holders=_those_that_go(leak.holders, end),
+        carriers=_those_that_go(leak.carriers, end),
         explanation=f"{leak.explanation} (It was freed {end}: more steps need more.)",
     )
 
 
 def _retainers_of(leak: Leak, retainers: Iterable[Retainer]) -> list[Retainer]:
     """Return the objects that retain memory of a line, and that lead to its holders."""
-    # Without the lines of frames, which change while another thread makes the report.
-    holders = [_LINE_OF_FRAME.sub("", holder, count=1) for holder in leak.holders]
-
-    def leads_through(row: Retainer) -> bool:
-        # One row may stand for the lists under several keys.
-        start = _LINE_OF_FRAME.sub("", row.holder, count=1).partition(SEVERAL_KEYS)[0]
-        return leak.site in row.sites and any(holder.startswith(start) for holder in holders)
-
-    return [row for row in retainers if leads_through(row)]
+    holders = [holder for holder in leak.holders if isinstance(holder, Holder)]
+    return [
+        row
+        for row in retainers
+        if leak.site in row.sites and any(holder.goes_on_from(row.holder) for holder in holders)
+    ]
 
 
 def _at_the_end(retainer: Retainer, lines: Sequence[tuple[Leak, Leak]]) -> Retainer:
@@ -926,7 +925,6 @@ def _marked_freed(leak: Leak, when: str) -> Leak:
         return leak
     if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
         leak = replace(leak, holders=(_OF_EXIT,))
-    elif when == AFTER_EXIT and leak.holder.startswith("<"):
-        # A chain begins so where only compiled code refers to the object or function.
+    elif when == AFTER_EXIT and (chain := chain_of(leak.holder)) is not None and chain.origin.kind == "compiled code":
         leak = replace(leak, remedy=_OF_AN_EXIT_FUNCTION)
     return replace(leak, freed=when, explanation=f"{leak.explanation} (It was freed at the end, {when}.)")

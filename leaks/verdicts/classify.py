@@ -19,6 +19,7 @@ from ...scopes.kinds import MAPPED
 from ..births.lines import Beginning, Births
 from ..births.log import RecordedMemory, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among
+from ..holders.origins import chain_of
 from ..report.leaks import Leak, Trend, Unjudged, excerpt_of, fingerprint_of
 from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
@@ -52,9 +53,9 @@ _REPLACED: Final = 8
 """If a line made at least so many and one is alive, this is the last one of a loop."""
 _IMPORTING: Final = "<frozen importlib"
 """How the file of code begins that runs while a module is imported."""
-_IN_FLIGHT: Final = "exception in flight"
-_DYING: Final = (_IN_FLIGHT, "sys.last_")
-"""How chains begin that lead through the exception which ended the program."""
+_IN_FLIGHT: Final = ("exception in flight",)
+_DYING: Final = (*_IN_FLIGHT, "last exception")
+"""The origins of chains that lead through the exception which ended the program."""
 _PART_OF_GROWTH: Final = 1 / 4
 """A group with less than this part of what its line grew by is not what grew."""
 _WARM_UP: Final = 1 / 4
@@ -505,7 +506,8 @@ class _Group:
         worth = [
             subject for subject, record in zip(subjects, records, strict=True) if 2 * record.nbytes >= typical_nbytes
         ]
-        chains = holders.chains_of(worth)
+        texts = holders.chains_of(worth)
+        chains = [chain_of(text) for text in texts]
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
         # The parameters of models have no graphs.
         is_kept = self.reason in ("held", "suspended") and not is_model
@@ -530,8 +532,10 @@ class _Group:
                 is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
                 nodes_nbytes=nodes_nbytes,
-                is_in_traceback=any("__traceback__" in chain for chain in chains),
-                program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
+                is_in_traceback=any(chain is not None and chain.is_in_traceback for chain in chains),
+                program_died=all(
+                    chain is not None and chain.origin.kind in (_DYING if died else _IN_FLIGHT) for chain in chains
+                ),
                 is_model=is_model,
                 is_added=is_added,
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
@@ -581,7 +585,7 @@ class _Group:
             graph_nbytes=graph_nbytes,
             generation=oldest.generation,
             trend=trend,
-            holders=chains,
+            holders=texts,
             carriers=holders.carriers_of(subjects) if self.reason == "graph" else (),
             members=() if cycle is None else (cycle.loop,),
             explanation=verdict.explanation if known is None else f"{verdict.what}. {known.what}: {known.remedy}.",

@@ -509,5 +509,5 @@ def test_a_thread_that_ends_during_the_search_keeps_its_name() -> None:
     first = [next(groups), next(groups)]
     go_on.set()
     thread.join()
-    texts = [text for group in (*first, *groups) for text, _ in group]
+    texts = [origin.text for group in (*first, *groups) for origin, _ in group]
     assert any("on thread 'camera-7': local 'measured'" in text for text in texts)
