@@ -25,6 +25,7 @@ from .origins import Chain, Holder, Origin
 from .references import (
     IN_GRAPH,
     action_of,
+    bases_of,
     class_of,
     framework_of,
     is_exception,
@@ -212,7 +213,9 @@ def _step(before: object, parent: Any, child: object) -> str:
     if cls in _GENERATORS:
         return _generator_step(parent, child)
     if issubclass(cls, type):
-        return next((f".{name}" for name, value in namespace_of(parent).items() if value is child), ".__class__")
+        names = [f".{name}" for name, value in namespace_of(parent).items() if value is child]
+        names += [f".__mro__[{index}]" for index, base in enumerate(bases_of(parent)) if base is child]
+        return names[0] if names else ".__class__"
     for base, contents in _CONTAINERS:
         if issubclass(cls, base):
             found = contents(parent, child)

@@ -31,6 +31,7 @@ __all__ = [
     "SUSPENDED",
     "KnownPart",
     "action_of",
+    "bases_of",
     "class_of",
     "framework_of",
     "hide_types",
@@ -281,7 +282,12 @@ def is_container(thing: object) -> bool:
 
 def classes_of(node: object) -> tuple[type, ...]:
     """Return the classes of an object, read past its metaclass."""
-    return cast("tuple[type, ...]", _mro(type(node)))
+    return bases_of(type(node))
+
+
+def bases_of(cls: type) -> tuple[type, ...]:
+    """Return a class and its bases, read past its metaclass."""
+    return cast("tuple[type, ...]", _mro(cls))
 
 
 def class_of(thing: object) -> type:

@@ -53,6 +53,8 @@ _LIBRARY_FOLDERS: Final = tuple(
     for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     if path
 )
+_MADE_BY_CYTHON: Final = ("_cython_", "cython_runtime")
+"""The names of modules that extensions written in Cython make, which have no file, begin so."""
 _LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -199,16 +201,25 @@ def is_of_library(module: object) -> bool:
     top = module.partition(".")[0]
     if top == "__main__":
         return False
-    if top in sys.stdlib_module_names or top == _OURS:
+    if top in sys.stdlib_module_names or top == _OURS or top.startswith(_MADE_BY_CYTHON):
         return True
     # Ask the top package: modules inside it that an extension makes have no file.
     package = sys.modules.get(top)
     if package is None or not is_module(package):
         return False
     file = named_in(package, "__file__")
-    if type(file) is not str:
-        return False
-    return any(part in file for part in _LIBRARY_PARTS) or file.startswith(_LIBRARY_FOLDERS)
+    if type(file) is str:
+        return _is_installed(file)
+    # A namespace package, such as `google`, has folders and no file. The list of them is inside of
+    # an object of the import system, or is that object itself.
+    folders: Any = named_in(package, "__path__")
+    if type(folders).__module__ == "_frozen_importlib_external":
+        folders = vars(folders).get("_path")
+    return type(folders) is list and bool(folders) and all(_is_installed(f"{folder}{os.sep}") for folder in folders)
+
+
+def _is_installed(path: str) -> bool:
+    return any(part in path for part in _LIBRARY_PARTS) or path.startswith(_LIBRARY_FOLDERS)
 
 
 def is_library_class(thing: object) -> bool:

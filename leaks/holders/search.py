@@ -30,6 +30,7 @@ from .references import (
     SUSPENDED,
     KnownPart,
     action_of,
+    bases_of,
     class_of,
     framework_of,
     hide_types,
@@ -518,7 +519,7 @@ class Cycle:
     stays : bool
         Whether the program has turned the garbage collector off.
     is_of_library : bool
-        Whether a library makes such a cycle in each call, for the garbage collector to free.
+        Whether Python or a library makes such a cycle by design, for the garbage collector to free.
     """
 
     loop: str
@@ -645,7 +646,10 @@ class Garbage:
                 # `_is_collectable` counts references: one of a variable here would look like one of
                 # an extension.
                 del member
-                return Cycle(text, hold, self._is_collectable(loop), known, is_of_library=is_cycle_of_library(text))
+                # Every class is in a cycle with itself.
+                is_class = issubclass(type(loop[0]), type) and len(loop) == 2
+                by_design = is_class or is_cycle_of_library(text)
+                return Cycle(text, hold, self._is_collectable(loop), known, is_of_library=by_design)
         # The collector sees no references from C++. So a gradient whose graph leads back to its
         # parameter is not among the ancestors: look along the graph.
         loop = _path(target, target, _is_of_graph, allowance)
@@ -740,8 +744,8 @@ def _collector_sees(thing: object, following: object) -> bool:
 
 
 def _is_root(thing: object) -> bool:
-    """Return whether an object is a module, a class or the globals of some code."""
-    return is_module(thing) or issubclass(type(thing), type) or is_namespace(thing)
+    """Return whether an object is a module, the globals of some code, or a class of a library."""
+    return is_module(thing) or is_namespace(thing) or is_library_class(thing)
 
 
 def _path(
@@ -757,7 +761,10 @@ def _path(
     pending = deque([start])
     while pending:
         node = pending.popleft()
-        children = referents_of(node)
+        children: Sequence[object] = referents_of(node)
+        if issubclass(type(node), type):
+            # A class refers to itself and to its bases. A search for holders does not go that way.
+            children = [*children, *bases_of(cast("type", node))]
         if not allowance.spend(len(children)):
             return None
         for child in children:

@@ -418,6 +418,9 @@ class Growing:
             end = _end_of(chain)
             if end is None or not kinds <= (set[str]() if chain is None else {"cycle"}):
                 continue
+            if chain is None and line in in_cycles:
+                # Nobody held it but the cycle: the collector had not run yet.
+                continue
             if leak.kind == "graph" and not with_enough_passes and self._was_used(line):
                 continue
             numbers = _numbers_of(line)

@@ -8,11 +8,14 @@ import logging
 import logging.handlers
 import re
 import signal
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +29,7 @@ from disposescope.leaks.births.log import Subject
 from disposescope.leaks.holders import holders as _holders
 from disposescope.leaks.holders import search as _search
 from disposescope.leaks.holders.holders import Holders, Reason
-from disposescope.leaks.holders.roots import user_roots
+from disposescope.leaks.holders.roots import is_of_library, user_roots
 from disposescope.scopes.identity import entry_of
 from disposescope.tensors.numpy.storage import storage_of
 
@@ -511,3 +514,46 @@ def test_a_thread_that_ends_during_the_search_keeps_its_name() -> None:
     thread.join()
     texts = [origin.text for group in (*first, *groups) for origin, _ in group]
     assert any("on thread 'camera-7': local 'measured'" in text for text in texts)
+
+
+@pytest.mark.parametrize(("folder", "is_library"), [("site-packages", True), ("src", False)])
+def test_a_package_without_a_file_is_a_library_where_its_folders_are_installed(
+    folder: str, is_library: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `cuda`, which PyTorch imports: its 20,000 objects are not the program's."""
+    name = f"spaced_{is_library}".lower()
+    (tmp_path / folder / name / "inner").mkdir(parents=True)
+    (tmp_path / folder / name / "inner" / "driver.py").write_text("table = {}")
+    monkeypatch.syspath_prepend(tmp_path / folder)
+    modules = name, f"{name}.inner", f"{name}.inner.driver"
+    import_module(modules[-1])
+    try:
+        assert getattr(sys.modules[name], "__file__", None) is None
+        assert [is_of_library(module) for module in modules] == [is_library] * 3
+    finally:
+        for module in modules:
+            del sys.modules[module]
+
+
+def test_modules_that_cython_makes_belong_to_no_program() -> None:
+    assert is_of_library("_cython_3_2_9")
+    assert is_of_library("cython_runtime")
+
+
+def test_a_class_that_was_dropped_is_in_a_cycle_with_itself() -> None:
+    class Weighted:
+        values = ds.zeros(5)
+
+    values = weakref.ref(Weighted.values)
+    subject = entry_of(Weighted.values)
+    assert subject is not None
+    gc.disable()
+    try:
+        del Weighted
+        reason, [chain] = asked(subject)
+    finally:
+        gc.enable()
+    assert reason == "cycle"
+    assert re.search(r"class .*Weighted\.__mro__\[0\] -> class .*Weighted, holds \.values", chain)
+    gc.collect()
+    assert values() is None
