@@ -214,7 +214,7 @@ def _step(before: object, parent: Any, child: object) -> str:
         return _generator_step(parent, child)
     if issubclass(cls, type):
         names = [f".{name}" for name, value in namespace_of(parent).items() if value is child]
-        names += [f".__mro__[{index}]" for index, base in enumerate(bases_of(parent)) if base is child]
+        names += [f".__mro__[{index}]" for index, base in enumerate(bases_of(parent)) if id(base) == id(child)]
         return names[0] if names else ".__class__"
     for base, contents in _CONTAINERS:
         if issubclass(cls, base):

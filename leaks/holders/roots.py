@@ -212,10 +212,11 @@ def is_of_library(module: object) -> bool:
         return _is_installed(file)
     # A namespace package, such as `google`, has folders and no file. The list of them is inside of
     # an object of the import system, or is that object itself.
-    folders: Any = named_in(package, "__path__")
-    if type(folders).__module__ == "_frozen_importlib_external":
-        folders = vars(folders).get("_path")
-    return type(folders) is list and bool(folders) and all(_is_installed(f"{folder}{os.sep}") for folder in folders)
+    path = named_in(package, "__path__")
+    if type(path).__module__ == "_frozen_importlib_external":
+        path = vars(path).get("_path")
+    folders = cast("list[object]", path) if type(path) is list else []
+    return bool(folders) and all(_is_installed(f"{folder}{os.sep}") for folder in folders)
 
 
 def _is_installed(path: str) -> bool:
