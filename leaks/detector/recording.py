@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import sys
@@ -288,7 +289,7 @@ class Ticker:
         What is called besides, as soon as somebody releases the lock `signal`.
     """
 
-    __slots__ = ("_function", "_interval_s", "_is_over", "_pid", "_thread", "_woken", "failure", "signal")
+    __slots__ = ("_function", "_ident", "_interval_s", "_is_over", "_join", "_pid", "_woken", "failure", "signal")
 
     failure: BaseException | None
     signal: threading.Lock
@@ -303,7 +304,9 @@ class Ticker:
         # The thread waits for it, and whoever wakes the thread releases it.
         self.signal = threading.Lock()
         self.signal.acquire()
-        self._thread: threading.Thread | None = None
+        # What waits for the end of the thread, and the thread's number.
+        self._join: Callable[[], object] | None = None
+        self._ident = 0
         self._pid = 0
         self.failure = None
 
@@ -324,17 +327,15 @@ class Ticker:
         if self._woken is not None:
             # It may have been woken while it was stopped.
             self._wake()
-        thread = threading.Thread(target=self._run, name="leak-report", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._join, self._ident = _start_unlisted(self._run)
 
     def _pause(self) -> None:
-        thread, self._thread = self._thread, None
+        join, self._join = self._join, None
         self._is_over = True
-        if thread is not None:
+        if join is not None:
             self._wake()
-            if thread is not threading.current_thread():
-                thread.join()
+            if self._ident != threading.get_ident():
+                join()
 
     def _wake(self) -> None:
         # It has been woken already where the lock is free.
@@ -359,6 +360,30 @@ class Ticker:
                 self.failure = error
                 return
             pause = max(self._interval_s, _PAUSE_TIMES * (time.perf_counter() - began))
+
+
+def _start_unlisted(function: Callable[[], None]) -> tuple[Callable[[], object], int]:
+    """Start a thread that `threading` does not list; return what waits for its end, and its number.
+
+    A program may wait until `threading.active_count` is what it was without this package.
+    """
+    if sys.version_info >= (3, 13):
+        handle = _thread.start_joinable_thread(function, daemon=True)
+        return handle.join, handle.ident
+    # Python releases the lock of the list when the state of the thread is gone.
+    ends: list[_thread.LockType] = []
+    begun = _thread.allocate_lock()
+    begun.acquire()
+
+    def run() -> None:
+        ends.append(vars(_thread)["_set_sentinel"]())
+        ends[0].acquire()
+        begun.release()
+        function()
+
+    ident = _thread.start_new_thread(run, ())
+    begun.acquire()
+    return ends[0].acquire, ident
 
 
 _RUNNING: Final[list[Ticker]] = []

@@ -40,6 +40,7 @@ from ..verdicts.growth import (
     STOPPED,
     UNASKED,
     are_few_and_large,
+    becomes_larger_alone,
     began_lately,
     has_levels,
     joins,
@@ -598,7 +599,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
     if trend is None or 2 * live > series[-1][1]:
         return None
     if name is not None:
-        return trend
+        return None if becomes_larger_alone(trend, LOG.site(number)) else trend
     made = LOG.site(number).births
     _, count, nbytes = series[-1]
     if _were_gathered(number, count, nbytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections import Counter
@@ -25,7 +26,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import EPOCHS, MODELS, STOPPED, Evidence, are_few_and_large
+from .growth import EPOCHS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
 from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
@@ -539,6 +540,7 @@ class _Group:
                 is_model=is_model,
                 is_added=is_added,
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
+                is_collected=gc.isenabled() and births.live * MADE_FOR_ONE < births.made,
                 remedy=holders.remedy_of(subjects),
             )
         )

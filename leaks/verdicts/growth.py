@@ -277,6 +277,23 @@ def joins(row: SiteRow) -> bool:
     return _calls(row, _JOINING)
 
 
+def becomes_larger_alone(trend: Trend, row: SiteRow) -> bool:
+    """Return whether each result of a line is larger than the one that it replaces: no growth.
+
+    Such as a batch of longer sequences, where a data set is sorted. What is joined to the one
+    before does grow, and so does an array that is resized.
+
+    Parameters
+    ----------
+    trend : Trend
+        The growth of the line over passes.
+    row : SiteRow
+        The site of the log.
+    """
+    live = replaced(trend.series)
+    return live > 0 and row.births >= BIRTHS_AT_LEAST * live and not joins(row)
+
+
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
     """Return whether the program put all results of a line together in the end.
 
@@ -682,7 +699,11 @@ class Evidence:
                 have_parts=have_parts,
             )
         if site not in self._known:
-            found = [trend for series in self._series_of(births, site) if (trend := trend_of(series)) is not None]
+            found = [
+                trend
+                for series in self._series_of(births, site)
+                if (trend := trend_of(series)) is not None and not becomes_larger_alone(trend, LOG.site(site))
+            ]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
 

@@ -87,6 +87,8 @@ class Facts:
         About how many bytes the nodes of the group's graphs take.
     is_in_traceback : bool
         Whether an exception has the group in the frames of its traceback, and not in its arguments.
+    is_collected : bool
+        Whether the garbage collector has freed most of what the line made, and will free the rest.
     remedy : str
         What ends the holder, where ``known.toml`` has it; ``""`` where not.
     """
@@ -112,6 +114,7 @@ class Facts:
     is_apart: bool = False
     nodes_nbytes: int = 0
     is_in_traceback: bool = True
+    is_collected: bool = False
     remedy: str = ""
 
     @property
@@ -327,7 +330,8 @@ def _in_a_cycle(facts: Facts) -> Judgement:
         facts.remedy or "break the cycle, for example with weakref.ref",
         # One small cycle is no leak: most programs have garbage that was not collected yet, such as
         # a trainer in a cycle with its model when main() returns.
-        is_leak=not of_library and (times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES)),
+        is_leak=not (of_library or facts.is_collected)
+        and (times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES)),
     )
 
 

@@ -13,20 +13,32 @@ from disposescope.leaks.detector.recording import Ticker
 
 
 def test_it_calls_until_it_is_stopped() -> None:
-    calls: list[str] = []
+    calls: list[int] = []
     called = threading.Event()
 
     def tick() -> None:
-        calls.append(threading.current_thread().name)
+        calls.append(threading.get_ident())
         called.set()
 
     ticker = Ticker(tick, 0.001)
     ticker.start()
     called.wait()
     ticker.stop()
+    count = len(calls)
     ticker.stop()
-    assert "leak-report" not in [thread.name for thread in threading.enumerate()]
-    assert set(calls) == {"leak-report"}
+    assert len(set(calls)) == 1
+    assert threading.get_ident() not in calls
+    assert len(calls) == count
+
+
+def test_a_program_that_counts_its_threads_does_not_see_it() -> None:
+    called = threading.Event()
+    before = threading.enumerate()
+    ticker = Ticker(called.set, 0.001)
+    ticker.start()
+    called.wait()
+    assert threading.enumerate() == before
+    ticker.stop()
 
 
 def test_a_failure_ends_the_calls_and_is_kept() -> None:

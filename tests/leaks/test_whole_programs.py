@@ -1275,3 +1275,97 @@ for number in range(40):
 def test_what_is_disposed_is_not_said_to_be_freed_in_the_end(tmp_path: Path) -> None:
     [leak] = report_on(tmp_path, DISPOSED).leaks
     assert (leak.kind, leak.state, leak.count, leak.freed) == ("escaped", "disposed", 40, None)
+
+
+TRAINED_THEN_TESTED = """
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(64, 64)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.outputs = []
+
+    def fit(self):
+        for step in range(60):
+            out = self.net(torch.ones(64, 64))
+            self.optimizer.zero_grad()
+            out.square().mean().backward()
+            self.optimizer.step()
+            {keeps}
+
+    @torch.no_grad()
+    def test(self):
+        return sum(float(torch.tanh(self.net(torch.ones(64, 64))).mean()) for _ in range(600))
+
+def main():
+    trainer = Trainer()
+    trainer.fit()
+    trainer.test()
+
+main()
+"""
+
+
+def test_growth_in_training_is_told_although_a_longer_test_follows(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, TRAINED_THEN_TESTED.format(keeps="self.outputs.append(out.detach())"))
+    [leak] = report.leaks
+    assert (leak.kind, leak.count, leak.freed) == ("growth", 60, "when main() returned")
+    assert leak.holder.endswith("main(): local 'trainer'.outputs[0]")
+    assert report_on(tmp_path, TRAINED_THEN_TESTED.format(keeps="self.outputs = [out.detach()]")).leaks == ()
+
+
+SORTED_BY_LENGTH = """
+import torch
+
+weight = torch.nn.Parameter(torch.ones(64))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for length in range(10, 610, 10):
+    batch = torch.ones(length, 64)
+    optimizer.zero_grad()
+    (batch * weight).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_batches_that_become_longer_are_no_growth(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, SORTED_BY_LENGTH).verdict == "clean"
+
+
+TREES = """
+import numpy as np
+
+class Node:
+    def __init__(self, state, parent):
+        self.state, self.parent, self.children = state, parent, []
+
+def search(rng, root):
+    for _ in range(30):
+        root.children.append(Node(rng.normal(size=(16, 16)), root))
+        root = root.children[-1]
+    return float(root.state.sum())
+
+rng = np.random.default_rng(0)
+print(sum(search(rng, Node(np.zeros((16, 16)), None)) for _ in range(200)))
+"""
+
+
+def test_cycles_that_the_collector_frees_as_they_come_are_no_leak(tmp_path: Path) -> None:
+    assert report_on(tmp_path, TREES).leaks == ()
+
+
+COUNTS_ITS_THREADS = """
+import threading
+import time
+
+worker = threading.Thread(target=time.sleep, args=(0.1,))
+worker.start()
+while threading.active_count() > 1:
+    time.sleep(0.01)
+"""
+
+
+def test_a_program_that_waits_until_its_threads_have_ended_ends(tmp_path: Path) -> None:
+    assert report_on(tmp_path, COUNTS_ITS_THREADS).verdict == "clean"
