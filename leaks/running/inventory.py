@@ -657,7 +657,7 @@ def _undecided_at_the_end(
     """
     count = nbytes = made = peak_nbytes = latest = 0
     first = births
-    stays = is_late = False
+    stays = is_late = rises_over_passes = False
     for number in _numbers_of(line):
         series = LOG.series(number, None)
         # The last of the highest points.
@@ -676,6 +676,7 @@ def _undecided_at_the_end(
             # Add the highest point: it may be later than the last pass.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
+            rises_over_passes = rises_over_passes or rises(whole)
         row = LOG.site(number)
         made, peak_nbytes = made + row.births, peak_nbytes + row.peak_nbytes
     is_model = not nbytes
@@ -686,7 +687,7 @@ def _undecided_at_the_end(
             count, nbytes = count_at_peak, peak_nbytes
     stays = stays or (is_late and count * MADE_FOR_ONE >= made)
     enough = leak.count >= MODELS if is_model else count >= EPOCHS
-    if passes and not (enough and latest - first >= STOPPED * births):
+    if passes and not (rises_over_passes or (enough and latest - first >= STOPPED * births)):
         # The same rule as for results that are not freed: `_Group._unjudged` in `classify`.
         return
     if is_model:

@@ -617,7 +617,9 @@ class _Group:
             return None
         if evidence.watched_passes and evidence.may_grow(births):
             return "trend"
-        if evidence.watched_loops:
+        # Such as growth that begins late: too short for a trend.
+        rises = evidence.watched_passes and evidence.rises(births)
+        if evidence.watched_loops and not rises:
             return None
         if not evidence.watched_passes and evidence.were_gathered(
             births, [self.found.records[index].nbytes for index in self.places]
@@ -632,7 +634,8 @@ class _Group:
             enough = len(numbers) >= EPOCHS or (evidence.goes_on and are_few_and_large(len(numbers), nbytes))
         if evidence.watched_passes and evidence.stopped(births):
             return None
-        if evidence.watched_passes and not (enough and max(numbers) - min(numbers) >= STOPPED * evidence.last):
+        is_spread = enough and max(numbers) - min(numbers) >= STOPPED * evidence.last
+        if evidence.watched_passes and not (is_spread or rises):
             # Growth over steps would have been seen. Too few to be seen is only what stays with
             # each of a few epochs, or with each run of a training.
             return None

@@ -770,9 +770,15 @@ class Evidence:
             keeps = len(births.numbers()) * MADE_FOR_ONE >= births.made * share
             # Beside what an expression makes on the way, a few are enough.
             return rises(course) or (keeps and (began_lately(course) or rises(course, EPOCHS)))
+        return self.rises(births)
+
+    def rises(self, births: Births) -> bool:
+        """Return whether what stays of a line rises over passes, from some moment on."""
+        site = births.site_number
         # Add a point for now: more may have been made after the last pass.
         now = round(births.live)
-        return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
+        courses = [] if site is None else [series for series in self._series_of(births, site) if series]
+        return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in courses)
 
     def stopped(self, births: Births) -> bool:
         """Return whether a line has no more than half of the passes ago.

@@ -628,6 +628,7 @@ def _watch_loaders(module: Any) -> None:
 def _handing_over_batches(receive: Callable[[Any], Any]) -> Callable[[Any], Any]:
     quietly = without_births(receive)
 
+    @recording
     @functools.wraps(receive)
     def _next_data(self: Any) -> Any:
         # No births here, but a leak detector still sees the memory.

@@ -1369,3 +1369,62 @@ while threading.active_count() > 1:
 
 def test_a_program_that_waits_until_its_threads_have_ended_ends(tmp_path: Path) -> None:
     assert report_on(tmp_path, COUNTS_ITS_THREADS).verdict == "clean"
+
+
+BATCHES_OF_WORKERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        return torch.full((2500,), float(index))
+
+def main():
+    kept = []
+    for batch in DataLoader(Images(), batch_size=2, num_workers=2):
+        kept.append(batch)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_batches_of_workers_that_main_keeps_are_seen_although_they_arrive_in_our_code(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, BATCHES_OF_WORKERS)
+    assert report.verdict in ("suspects", "undecided")
+    [row] = [*report.leaks, *(row for row in report.kept if row.unjudged is not None)]
+    assert row.holder.endswith("main(): local 'kept'[0]")
+
+
+LATE = """
+import torch
+
+kept = []
+
+def main():
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    {own}
+    for step in range(100):
+        out = torch.ones(64, 64) @ weight
+        optimizer.zero_grad()
+        out.square().mean().backward()
+        optimizer.step()
+        if {condition}:
+            kept.append(out.detach())
+
+main()
+"""
+
+
+@pytest.mark.parametrize("own", ["kept = []", "global kept"])
+@pytest.mark.parametrize(("condition", "verdict"), [("step >= 60", "undecided"), ("60 <= step < 70", "clean")])
+def test_growth_that_begins_late_in_the_run_is_undecided(
+    tmp_path: Path, condition: str, verdict: str, own: str
+) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, LATE.format(condition=condition, own=own)).verdict == verdict
