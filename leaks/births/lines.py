@@ -128,6 +128,11 @@ class Births:
         return [row.number - self._beginning.after for row in self._rows]
 
     @property
+    def oldest(self) -> int:
+        """Return the number of the first of the births in the log, 0 if none was recorded."""
+        return min((row.number for row in self._rows), default=0)
+
+    @property
     def are_of_several_sites(self) -> bool:
         """Return whether the log has several numbers for the line."""
         return len(self._numbers_of_sites()) > 1

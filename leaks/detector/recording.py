@@ -367,20 +367,22 @@ def _start_unlisted(function: Callable[[], None]) -> tuple[Callable[[], object],
 
     A program may wait until `threading.active_count` is what it was without this package.
     """
-    if sys.version_info >= (3, 13):
-        handle = _thread.start_joinable_thread(function, daemon=True)
-        return handle.join, handle.ident
-    # Python releases the lock of the list when the state of the thread is gone.
     ends: list[_thread.LockType] = []
     begun = _thread.allocate_lock()
     begun.acquire()
 
     def run() -> None:
-        ends.append(vars(_thread)["_set_sentinel"]())
-        ends[0].acquire()
+        if sys.version_info < (3, 13):
+            # Python releases this lock when the state of the thread is gone.
+            ends.append(vars(_thread)["_set_sentinel"]())
+            ends[0].acquire()
         begun.release()
         function()
 
+    if sys.version_info >= (3, 13):
+        handle = _thread.start_joinable_thread(run, daemon=True)
+        begun.acquire()
+        return handle.join, handle.ident
     ident = _thread.start_new_thread(run, ())
     begun.acquire()
     return ends[0].acquire, ident

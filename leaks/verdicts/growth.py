@@ -294,6 +294,14 @@ def becomes_larger_alone(trend: Trend, row: SiteRow) -> bool:
     return live > 0 and row.births >= BIRTHS_AT_LEAST * live and not joins(row)
 
 
+def _are_of_last_pass(births: Births, name: str, trend: Trend) -> bool:
+    """Return whether nothing of a line is older than the last pass, as each pass released its own.
+
+    The passes made more and more, such as the longer and longer episodes of an agent.
+    """
+    return not replaced(trend.series) and births.oldest > LOG.before_last_pass(name)
+
+
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
     """Return whether the program put all results of a line together in the end.
 
@@ -608,7 +616,7 @@ class Evidence:
         names = ([name for name in names if name not in UNASKED] or names)[:_NAMES]
         self._names = names if beginning.has_series else []
         self.last = last - beginning.after
-        self._known: dict[int, Trend | None] = {}
+        self._known: dict[int, list[tuple[str, Trend]]] = {}
 
     @property
     def watched_passes(self) -> bool:
@@ -699,13 +707,13 @@ class Evidence:
                 have_parts=have_parts,
             )
         if site not in self._known:
-            found = [
-                trend
-                for series in self._series_of(births, site)
+            self._known[site] = [
+                (name, trend)
+                for name, series in zip(self._names, self._series_of(births, site), strict=False)
                 if (trend := trend_of(series)) is not None and not becomes_larger_alone(trend, LOG.site(site))
             ]
-            self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
-        return self._known[site]
+        found = [trend for name, trend in self._known[site] if not _are_of_last_pass(births, name, trend)]
+        return max(found, key=lambda trend: trend.fit, default=None)
 
     def trend_of_wrapped(self, births: Births, nbytes: int) -> Trend | None:
         """Return the growth of the model of a line that has all earlier ones in it; or None.

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from pathlib import Path
@@ -458,11 +457,11 @@ def test_no_other_report_is_being_made_while_the_inventory_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    monkeypatch.setattr(session, "Inventory", lambda _report: found.append(threading.active_count()))
+    monkeypatch.setattr(session, "Inventory", lambda _report: found.append(len(sys._current_frames())))
     with session.Session(("program.py",), False, Settings(), tmp_path / "leaks.json") as opened:
-        threads = threading.active_count()
+        threads = len(sys._current_frames())
         opened.take_inventory("exit")
-        assert threading.active_count() == threads
+        assert len(sys._current_frames()) == threads
     assert found == [threads - 1]
 
 

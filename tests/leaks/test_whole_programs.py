@@ -1428,3 +1428,38 @@ def test_growth_that_begins_late_in_the_run_is_undecided(
 ) -> None:
     pytest.importorskip("torch")
     assert report_on(tmp_path, LATE.format(condition=condition, own=own)).verdict == verdict
+
+
+EPISODES = """
+import torch
+
+def episode(policy, length):
+    log_probs = []
+    for _ in range(length):
+        choice = torch.distributions.Categorical(logits=policy(torch.randn(32)))
+        log_probs.append(choice.log_prob(choice.sample()))
+    {keeps}
+    return log_probs
+
+kept = []
+
+def main():
+    policy = torch.nn.Linear(32, 4)
+    optimizer = torch.optim.Adam(policy.parameters())
+    for number in range(24):
+        log_probs = episode(policy, 4 + number)
+        loss = -torch.stack(log_probs).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("keeps", "verdict"), [("pass", "clean"), ("kept.append(log_probs)", "leaks")])
+def test_episodes_that_become_longer_are_no_growth_unless_they_are_kept(
+    tmp_path: Path, keeps: str, verdict: str
+) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, EPISODES.format(keeps=keeps)).verdict == verdict

@@ -146,6 +146,7 @@ struct passes {
     uint32_t count;
     uint32_t before; /* how many there were when births began to be recorded the last time */
     uint32_t stride; /* series keep of the passes since then every so many: each, every second, every fourth */
+    uint64_t ends[2]; /* the number of the last birth at the end of the last pass but one, and of the last */
 };
 
 struct sites {
@@ -348,6 +349,7 @@ void sites_clear(Log *log);
 
 /* Methods of the log. */
 PyObject *sites_mark(Log *log, PyObject *name);
+PyObject *sites_before_last_pass(Log *log, PyObject *name);
 PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t count);
 PyObject *sites_site(Log *log, PyObject *number);
 

@@ -138,6 +138,11 @@ static void series_clear(struct series *series)
     }
 }
 
+static struct passes begun_anew(const struct passes *passes)
+{
+    return (struct passes){.count = passes->count, .before = passes->count, .stride = 1};
+}
+
 void sites_begin(Log *log)
 {
     struct sites *sites = &log->sites;
@@ -146,9 +151,9 @@ void sites_begin(Log *log)
         sites->all[i].series = NULL;
     }
     for (uint32_t i = 0; i < sites->passes_count; i++) {
-        sites->passes[i] = (struct passes){sites->passes[i].count, sites->passes[i].count, 1};
+        sites->passes[i] = begun_anew(&sites->passes[i]);
     }
-    sites->birth_passes = (struct passes){sites->birth_passes.count, sites->birth_passes.count, 1};
+    sites->birth_passes = begun_anew(&sites->birth_passes);
 }
 
 uint32_t sites_passes(const Log *log, uint16_t name)
@@ -171,8 +176,17 @@ PyObject *sites_mark(Log *log, PyObject *name)
     if (record_pass(&log->sites, number) < 0) {
         return PyErr_NoMemory();
     }
+    struct passes *passes = &log->sites.passes[number];
+    passes->ends[0] = passes->ends[1];
+    passes->ends[1] = log->last_birth;
     log->marks++;
     return PyLong_FromUnsignedLong(sites_passes(log, number));
+}
+
+PyObject *sites_before_last_pass(Log *log, PyObject *name)
+{
+    uint16_t number = names_number(&log->pass_names, name);
+    return PyLong_FromUnsignedLongLong(number < log->sites.passes_count ? log->sites.passes[number].ends[0] : 0);
 }
 
 static int append_point(PyObject *list, uint32_t pass, struct point point)
