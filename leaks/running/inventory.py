@@ -19,7 +19,7 @@ from typing import Final, final
 from weakref import ref
 
 from ...scopes.base.process import bytes_text
-from ...scopes.base.sites import Site, is_in_comprehension, is_inside
+from ...scopes.base.sites import Site, is_in_comprehension, is_inside, is_of_the_program
 from ...scopes.framework import only_records
 from ..births.log import LOG, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
@@ -220,6 +220,7 @@ class Growing:
         "_make",
         "_models",
         "_next",
+        "_outermost",
         "_peaks",
         "_undecided",
     )
@@ -243,6 +244,8 @@ class Growing:
         # For each name of passes, the number of the pass of the next look.
         self._next: dict[str, int] = {}
         self._look: Callable[[], _Look | None] = _no_look
+        # The name of the outermost function at the last look by a thread of the program.
+        self._outermost = ""
         self._failure: str | None = None
 
     def passed(self, name: str, count: int) -> None:
@@ -341,6 +344,7 @@ class Growing:
         # This object ends with this frame, whatever ends the frame.
         look = _Look()
         self._look = ref(look)
+        self._outermost = _outermost_function()
         self._look_at_report_of(self._make)
         return True
 
@@ -436,7 +440,11 @@ class Growing:
                 ]
                 if not trends:
                     continue
-                found.append(_grown_leak(leak, trends, then, end, in_a_cycle=bool(kinds) or line in in_cycles))
+                said = end
+                if name in earlier and chain is not None and chain.origin.owner != self._outermost:
+                    # The function had returned, and left it to another one.
+                    said = _UNKNOWN_END
+                found.append(_grown_leak(leak, trends, then, end, said, in_a_cycle=bool(kinds) or line in in_cycles))
                 for retainer in retainers:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
@@ -510,6 +518,17 @@ class Growing:
         """
         died = max((LOG.site(number).last_birth_before_death for number in _numbers_of(line)), default=0)
         return 0 < died < self._last.get(STEP, 0)
+
+
+def _outermost_function() -> str:
+    """Return the name of the program's outermost function on this thread, or ``""``."""
+    found = ""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name != "<module>" and is_of_the_program(str(frame.f_globals.get("__name__"))):
+            found = frame.f_code.co_qualname
+        frame = frame.f_back
+    return found
 
 
 def _is_in_our_code() -> bool:
@@ -726,8 +745,10 @@ def _end_of(chain: Chain | None) -> str | None:
         return "when its task ended"
     if origin.kind != "frame":
         return None
-    # The coroutine that waits for this one may hold it as well.
-    return _UNKNOWN_END if origin.is_of_coroutine else f"when {origin.owner}() returned"
+    # The coroutine that waits for this one may hold it as well, or whoever has asked for an object
+    # that is being made.
+    is_handed_on = origin.is_of_coroutine or (origin.variable == "self" and origin.owner.endswith(".__init__"))
+    return _UNKNOWN_END if is_handed_on else f"when {origin.owner}() returned"
 
 
 def _those_that_go(holders: Iterable[str], end: str) -> tuple[str, ...]:
@@ -743,9 +764,12 @@ def _live_of(line: _Line) -> float:
     return sum((LOG.site(number).live for number in _numbers_of(line)), 0.0)
 
 
-def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, in_a_cycle: bool) -> Leak:
-    """Return the leak of a line that grew and was freed, with the most that it had."""
-    when = f"{end}, but for a cycle" if in_a_cycle else end
+def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, said: str, *, in_a_cycle: bool) -> Leak:
+    """Return the leak of a line that grew and was freed, with the most that it had.
+
+    `end` is that of its holders, and `said` is what a report says.
+    """
+    when = f"{said}, but for a cycle" if in_a_cycle else said
     highest = [max(trend.series, key=lambda point: point[1:]) for trend in trends]
     count, nbytes = sum(point[1] for point in highest), sum(point[2] for point in highest)
     trend = replace(
