@@ -1400,7 +1400,7 @@ def test_batches_of_workers_that_main_keeps_are_seen_although_they_arrive_in_our
     assert row.holder.endswith("main(): local 'kept'[0]")
 
 
-LATE = """
+BEGUN_LATE = """
 import torch
 
 kept = []
@@ -1427,7 +1427,7 @@ def test_growth_that_begins_late_in_the_run_is_undecided(
     tmp_path: Path, condition: str, verdict: str, own: str
 ) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, LATE.format(condition=condition, own=own)).verdict == verdict
+    assert report_on(tmp_path, BEGUN_LATE.format(condition=condition, own=own)).verdict == verdict
 
 
 EPISODES = """
