@@ -124,6 +124,23 @@ def by_records_of_a_log() -> Hold:
     return lambda array: handler.emit(logging.LogRecord("step", 10, "train.py", 1, "loss %s", (array,), None))
 
 
+def by_exceptions_of_a_log() -> Hold:
+    handler = logging.handlers.MemoryHandler(1000, flushLevel=logging.CRITICAL)
+    KEPT.append(handler)
+
+    def read(array: Any) -> None:
+        raise ValueError(f"{array.size} numbers")
+
+    def hold(array: Any) -> None:
+        try:
+            read(array)
+        except ValueError as error:
+            given = type(error), error, error.__traceback__
+            handler.emit(logging.LogRecord("step", logging.ERROR, "train.py", 1, "skipped", (), given))
+
+    return hold
+
+
 def by_a_queue() -> Hold:
     waiting: queue.Queue[Any] = queue.Queue()
     KEPT.append(waiting)
@@ -157,6 +174,7 @@ def by_a_thread_local() -> Hold:
         (by_a_finalizer, "give the finalizer nothing that leads to the object"),
         (by_a_context_variable, "empty what the context variable"),
         (by_records_of_a_log, "log numbers and text"),
+        (by_exceptions_of_a_log, "have the handler keep self.format(record)"),
         (by_a_queue, "give the queue a maxsize"),
         (by_futures, "drop the futures"),
         (by_a_thread_local, "delete it from the thread's local storage"),
@@ -170,7 +188,7 @@ def test_the_remedy_is_that_of_the_kind_of_holder(holder: Callable[[], Hold], re
             hold(np.zeros(5000))
             detector.mark("step")
         [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
-    assert (leak.kind, leak.count) == ("growth", PASSES)
+    assert (leak.kind, leak.count) == ("exception" if holder is by_exceptions_of_a_log else "growth", PASSES)
     assert leak.remedy.startswith(remedy), leak.holders
     assert leak.explanation.endswith(f": {leak.remedy}.")
 
