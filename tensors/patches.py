@@ -71,7 +71,7 @@ NUMPY_BUFFERS: Final = Patch(
 )
 
 _of_jax: Final = partial(Patch, library="jax", tested="0.5 to 0.12", guard=_THERE)
-_of_torch: Final = partial(Patch, library="torch", tested="2.5 to 2.14", guard=_THERE)
+_of_torch: Final = partial(Patch, library="torch", tested="2.5 to 2.15", guard=_THERE)
 
 _FOUND_LATER: Final = "its results are found when a scope is left, or somebody counts"
 JAX_HOOK: Final = _of_jax(

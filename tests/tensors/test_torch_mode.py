@@ -207,7 +207,7 @@ def test_a_pytorch_whose_tensors_cannot_be_disposed_is_left_alone_with_a_warning
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     [warning] = [line for line in done.stderr.splitlines() if "Warning: " in line]
-    assert f"(tested: 2.5 to 2.14): {found}" in warning
+    assert f"(tested: 2.5 to 2.15): {found}" in warning
     assert warning.endswith("scopes do not own tensors of this PyTorch: use one that was tested")
 
 
@@ -262,7 +262,7 @@ def test_a_graph_that_does_not_show_what_it_saved_is_read_by_its_public_attribut
     assert done.stdout.splitlines() == [
         "{'plain': 4000, 'a number': 0, 'several': 4000, 'hooked': 4000} 0",
         "{'plain': 0, 'a number': 0, 'several': 0, 'hooked': 0} 1",
-        f"('torch {torch.__version__} (tested: 2.5 to 2.14): what graphs saved and was changed in place since',)",
+        f"('torch {torch.__version__} (tested: 2.5 to 2.15): what graphs saved and was changed in place since',)",
         # Said of reports that met such a graph, and not of later ones.
         "()",
     ]
