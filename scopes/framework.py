@@ -739,8 +739,8 @@ def register(framework: Framework) -> None:
     if not framework.module:
         raise ValueError(f"register: {type(framework).__qualname__} does not say which module it is for")
     await_module(framework.module, partial(_install_or_say, framework.module, partial(_install, framework)))
-    if framework.module in sys.modules and _is_watched():
-        # Nothing looks before the next scope, and what is made until then would be missed.
+    if framework.module in sys.modules and HOOKS.listeners:
+        # Nothing looks before the next scope, and a detector would miss what is made until then.
         install_imported()
 
 
@@ -811,13 +811,7 @@ def _load(entry_point: EntryPoint) -> None:
 # The module sys is always imported, so that this runs when the first scope is entered, and not when
 # this package is imported.
 await_module("sys", _register_installed)
-
-
-def _is_watched() -> bool:
-    return innermost_scope() is not None or bool(HOOKS.listeners)
-
-
-install_at_import_while(_is_watched)
+install_at_import_while(lambda: innermost_scope() is not None or bool(HOOKS.listeners))
 
 
 def _install(framework: Framework) -> None:
