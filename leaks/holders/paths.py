@@ -25,6 +25,7 @@ from .origins import Chain, Holder, Origin
 from .references import (
     IN_GRAPH,
     action_of,
+    awaited_by,
     bases_of,
     class_of,
     framework_of,
@@ -369,10 +370,8 @@ def _generator_step(parent: Any, child: object) -> str:
     prefix = _GENERATORS[type(parent)]
     if getattr(parent, f"{prefix}_frame") is child:
         return ""
-    if type(child) in _GENERATORS:
-        awaited = "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await"
-        if getattr(parent, awaited) is child:
-            return f".{awaited}"
+    if type(child) in _GENERATORS and awaited_by(parent) is child:
+        return ".gi_yieldfrom" if prefix == "gi" else f".{prefix}_await"
     frame = getattr(parent, f"{prefix}_frame")
     if frame is None:
         return ".<result>"

@@ -6,6 +6,7 @@ The functions here run no code of the program: no property, no ``__getattr__``, 
 from __future__ import annotations
 
 import contextvars
+import opcode
 import sys
 import threading
 import types
@@ -31,6 +32,7 @@ __all__ = [
     "SUSPENDED",
     "KnownPart",
     "action_of",
+    "awaited_by",
     "bases_of",
     "class_of",
     "framework_of",
@@ -329,6 +331,38 @@ def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:
 def is_exception(node: object) -> bool:
     """Return whether an object is an exception, by its real type."""
     return issubclass(type(node), BaseException)
+
+
+def awaited_by(thing: Any) -> object:
+    """Return what a suspended generator or coroutine awaits or yields from; ``None`` of any other.
+
+    One that runs is never asked. Python takes the instruction after the current one for the one
+    after a ``yield``, and then returns what its stack had there: an object that may be gone.
+    No code runs between the two attributes that are read here.
+    """
+    cls = class_of(thing)
+    if cls is types.CoroutineType:
+        return thing.cr_await if thing.cr_suspended else None
+    if cls is types.GeneratorType:
+        return thing.gi_yieldfrom if thing.gi_suspended else None
+    if cls is types.AsyncGeneratorType:
+        return thing.ag_await if _is_suspended(thing) else None
+    return None
+
+
+if sys.version_info >= (3, 12):
+
+    def _is_suspended(generator: Any) -> bool:
+        suspended: bool = generator.ag_suspended
+        return suspended
+
+else:
+    _YIELD: Final = opcode.opmap["YIELD_VALUE"]
+
+    def _is_suspended(generator: Any) -> bool:
+        # Python 3.11 does not tell it of asynchronous generators, but where they stand.
+        frame = generator.ag_frame
+        return frame is not None and frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _YIELD
 
 
 def _of_function(node: types.FunctionType) -> list[object]:

@@ -21,6 +21,7 @@ from ...scopes.compiled import tracked_objects
 from .origins import Origin, OriginKind
 from .references import (
     HIDDEN_TYPES,
+    awaited_by,
     class_of,
     framework_of,
     is_module,
@@ -304,7 +305,7 @@ def _waiting_in(task_name: str, task: Any) -> Iterator[Root]:
             where, function = f"task {task_name!r}, suspended {_text_of(frame)}", frame.f_code.co_qualname
             for name, value in locals_of(frame).items():
                 yield Origin(f"{where}: local {name!r}", "task", function, name), value
-        waiting = waiting.cr_await
+        waiting = awaited_by(waiting)
 
 
 def _task_candidates(namespace: Mapping[str, Any], task_type: type) -> Iterator[object]:

@@ -13,9 +13,10 @@ import itertools
 import logging
 import sys
 import threading
+import types
 import weakref
 from collections import OrderedDict, defaultdict, deque, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ import pytest
 import disposescope as ds
 from disposescope.leaks import LeakDetector
 from disposescope.leaks.holders.holders import Holders
-from disposescope.leaks.holders.references import references_to
+from disposescope.leaks.holders.references import awaited_by, references_to
 from tests.leaks.births import arrays_are_seen
 
 HERE = f"module {__name__}"
@@ -340,6 +341,101 @@ def test_a_waiting_task_holds() -> None:
         return group.holder
 
     assert f"{worker.__qualname__}(): local 'batch'" in asyncio.run(main())
+
+
+class Asks:
+    """Is called by instructions that Python cannot specialize: their counters change always."""
+
+    def __call__(self, running: object) -> int:
+        return awaited_by(running) is not None
+
+
+def test_what_runs_is_never_asked_what_it_awaits() -> None:
+    """Python 3.11 and 3.12 answered with whatever the stack had: a wrong object, or a crash."""
+    asks, found = Asks(), 0
+    running: list[Any] = []
+
+    async def coroutine() -> int:
+        return sum(asks(running[0]) for _ in range(5_000)) + (await plain())
+
+    async def plain() -> int:
+        found = 0
+        for _ in range(20_000):
+            found += asks(running[0]) + asks(running[1])
+        return found
+
+    async def asynchronous() -> AsyncIterator[int]:
+        found = 0
+        for _ in range(20_000):
+            found += asks(running[0])
+        yield found
+
+    def generator() -> Iterator[int]:
+        found = 0
+        for _ in range(20_000):
+            found += asks(running[0])
+        yield found
+
+    first = coroutine()
+    running[:] = [first, first]
+    with pytest.raises(StopIteration) as stopped:
+        first.send(None)
+    found += stopped.value.value
+    running[0] = asynchronous()
+    with pytest.raises(StopIteration) as stopped:
+        anext(running[0]).send(None)
+    found += stopped.value.value
+    running[0] = generator()
+    found += next(running[0])
+    assert found == 0
+
+
+def test_what_is_suspended_is_asked_what_it_awaits() -> None:
+    @types.coroutine
+    def waits() -> Iterator[None]:
+        yield
+
+    async def coroutine(awaited: Any) -> None:
+        await awaited
+
+    async def asynchronous(awaited: Any) -> AsyncIterator[None]:
+        await awaited
+        yield
+
+    def generator() -> Iterator[None]:
+        yield from inner
+
+    innermost = waits()
+    outer = coroutine(innermost)
+    assert awaited_by(outer) is None  # not begun
+    outer.send(None)
+    assert awaited_by(outer) is innermost
+    outer.close()
+    assert awaited_by(outer) is None
+
+    innermost, several = waits(), []
+    several.append(asynchronous(innermost))
+    step = anext(several[0])
+    assert awaited_by(several[0]) is None
+    step.send(None)
+    assert awaited_by(several[0]) is innermost
+    with pytest.raises(StopIteration):
+        step.send(None)
+    assert awaited_by(several[0]) is None  # at a yield
+    with pytest.raises(StopIteration):
+        several[0].aclose().send(None)
+    assert awaited_by(several[0]) is None
+
+    def yields() -> Iterator[None]:
+        yield
+
+    inner = yields()
+    delegating = generator()
+    next(delegating)
+    assert awaited_by(delegating) is inner
+    assert awaited_by(inner) is None
+    assert awaited_by("a text") is None
+    delegating.close()
 
 
 def test_a_kept_task_is_reported_with_its_result() -> None:
