@@ -11,7 +11,8 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from importlib import import_module
 from types import FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet, finalize
@@ -35,6 +36,7 @@ from .references import (
 
 __all__ = [
     "count_names",
+    "handler_of",
     "is_library_class",
     "is_of_library",
     "library_frames",
@@ -46,6 +48,7 @@ __all__ = [
 Root = tuple[Origin, object]
 """What is known of a root, and the object."""
 
+_GETSIGNAL: Final[Callable[[int], Any]] = import_module("_signal").getsignal
 _COROUTINE_FLAGS: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _OURS: Final = __name__.partition(".")[0]
@@ -240,15 +243,24 @@ def _exceptions_in_flight() -> Iterator[Root]:
             yield Origin(f"exception in flight{where}", "exception in flight"), error
 
 
+def handler_of(number: int) -> Any:
+    """Return the handler of a signal, without any code of the program.
+
+    `signal.getsignal` looks for the handler among those of its enumeration, and so asks it for its
+    ``repr``. With `asyncio.run` that shows the main task, and what it awaits.
+    """
+    return _GETSIGNAL(number)
+
+
 def _signal_handlers() -> Iterator[Root]:
     """Yield the program's signal handlers."""
     for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+        handler = handler_of(number)
         function: Any = handler.__func__ if _is_exactly(handler, types.MethodType) else handler
         if _is_exactly(function, types.FunctionType) and str(function.__module__).partition(".")[0] == _OURS:
             continue
-        # Without a handler of the program: `signal.SIG_DFL`, or a builtin function of Python's.
-        if handler is not None and class_of(handler) not in (types.BuiltinFunctionType, signal.Handlers):
+        # Without a handler of the program: the number of `signal.SIG_DFL`, or a builtin function.
+        if handler is not None and class_of(handler) not in (types.BuiltinFunctionType, int):
             name = number.name if _is_exactly(number, signal.Signals) else f"signal {number}"
             yield Origin(f"handler of {name}", "signal handler"), handler
 

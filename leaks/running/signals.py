@@ -9,10 +9,11 @@ import threading
 from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any, Final, final
 
 from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch
+from ..holders.roots import handler_of
 
 __all__ = ["ReportAtTermination", "SignalAnswer"]
 
@@ -77,7 +78,7 @@ class SignalAnswer:
         self._before = signal.signal(signal.SIGUSR1, self._answer)
 
     def _end(self) -> None:
-        if signal.getsignal(signal.SIGUSR1) == self._answer:
+        if _is_method(handler_of(signal.SIGUSR1), self._answer):
             # None stands for a handler that was not installed from Python.
             signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
 
@@ -97,6 +98,10 @@ class SignalAnswer:
             text = f"leak-report: there is no report: {error!r}"
         with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)
+
+
+def _is_method(thing: Any, method: Any) -> bool:
+    return type(thing) is MethodType and thing.__self__ is method.__self__ and thing.__func__ is method.__func__
 
 
 _WAIT_S: Final = 2.0
@@ -132,7 +137,7 @@ class ReportAtTermination:
         if (
             os.name == "posix"
             and threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            and handler_of(signal.SIGTERM) == signal.SIG_DFL
         ):
             self._is_installed = PATCHES.change(_ENDED, self._begin, self._end)
 
@@ -146,11 +151,11 @@ class ReportAtTermination:
         signal.signal(signal.SIGTERM, self._answer)
 
     def _end(self) -> None:
-        if signal.getsignal(signal.SIGTERM) == self._answer:
+        if _is_method(handler_of(signal.SIGTERM), self._answer):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _answer(self, number: int, _frame: FrameType | None) -> None:
-        if signal.getsignal(number) != self._answer:
+        if not _is_method(handler_of(number), self._answer):
             # A handler of the program calls the one before, which would do nothing if this one had
             # not been installed.
             return

@@ -1,5 +1,6 @@
 """Of several holders the plainest is reported; storages are found without their tensors."""
 
+import _signal
 import asyncio
 import contextvars
 import functools
@@ -109,6 +110,36 @@ def test_what_a_handler_of_a_signal_keeps_is_said_to_be_held_by_it() -> None:
     assert reason == "held"
     assert chain.startswith("handler of SIGUSR2, closure of saving() at ")
     assert chain.endswith(", cell 'tensor'")
+
+
+def test_handlers_of_signals_are_not_asked_for_their_text() -> None:
+    """`asyncio.run` installs one that has the main task: its text has that of results awaited."""
+
+    class Handler:
+        def __init__(self, tensor: ds.Tensor) -> None:
+            self.tensor = tensor
+
+        def __call__(self, number: int, frame: object) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("__eq__")
+
+        def __hash__(self) -> int:
+            return 0
+
+        def __repr__(self) -> str:
+            raise AssertionError("__repr__")
+
+    tensor = ds.zeros(3)
+    before = signal.signal(signal.SIGUSR2, Handler(tensor))
+    try:
+        entry = entry_of(tensor)
+        del tensor
+        reason, [chain] = asked(entry)
+    finally:
+        _signal.signal(signal.SIGUSR2, int(before))
+    assert reason == "held"
+    assert chain == "handler of SIGUSR2.tensor"
 
 
 def test_up_to_three_chains_are_reported_the_shortest_first() -> None:
