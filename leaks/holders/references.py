@@ -333,7 +333,7 @@ def is_exception(node: object) -> bool:
     return issubclass(type(node), BaseException)
 
 
-def awaited_by(thing: Any) -> object:
+def awaited_by(thing: Any) -> Any:
     """Return what a suspended generator or coroutine awaits or yields from; ``None`` of any other.
 
     One that runs is never asked. Python takes the instruction after the current one for the one

@@ -310,7 +310,7 @@ def _age_of(named_task: tuple[str, object]) -> tuple[int, str]:
 
 def _waiting_in(task_name: str, task: Any) -> Iterator[Root]:
     """Yield the variables of the user's coroutines that wait in a task, the outermost first."""
-    waiting = task.get_coro()
+    waiting: Any = task.get_coro()
     while class_of(waiting) is types.CoroutineType:
         frame = waiting.cr_frame
         if frame is not None and waiting.cr_suspended and not is_of_library(frame.f_globals.get("__name__")):
