@@ -256,8 +256,8 @@ class Log:
     def passes(self) -> dict[str, int]:
         """Return how many passes of each name there were."""
 
-    def before_last_pass(self, name: str, /) -> int:
-        """Return the number of the last birth before the last pass of a name; or 0."""
+    def last_pass(self, name: str, /) -> tuple[int, int]:
+        """Return the numbers of the last birth before the last pass of a name, and in it; or 0."""
 
     def look_at_births(self, look: Callable[[bool], bool] | None, /) -> None:
         """Call a function on the main thread at growing numbers of births, to look at what lives.

@@ -39,11 +39,15 @@ from ..verdicts.growth import (
     STEP,
     STOPPED,
     UNASKED,
+    Point,
     are_few_and_large,
     becomes_larger_alone,
     began_lately,
+    course_over_births,
     has_levels,
+    is_of_phase,
     joins,
+    phase_after_passes,
     rises,
     trend_of,
     trend_over_births,
@@ -65,6 +69,7 @@ _OF_AN_EXIT_FUNCTION: Final = (
     "call atexit.unregister() when it has done its work, or have the exit function refer to it by weakref.ref"
 )
 _UNKNOWN_END: Final = "before the program ended"
+_WITH_THE_EXCEPTION: Final = "with the exception that ended the program"
 _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 """Kinds of leak that are looked for again when more has run: a thread may close its scope."""
 
@@ -269,9 +274,10 @@ class Growing:
         """Do what `born` does on a thread of this package, while the main thread waits."""
         if self._look() is not None:
             return False
-        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
+        phase = phase_after_passes(LOG.counts()[0])
+        if not phase and any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
             return True
-        if not _grows(has_more=has_more) and not self._models_may_grow():
+        if not _grows(phase, has_more=has_more) and (phase or not self._models_may_grow()):
             return True
         return self.look()
 
@@ -415,6 +421,7 @@ class Growing:
         names_are_no_loops = all(name in UNASKED for name in with_enough_passes)
         if not with_enough_passes:
             names = [None]
+        phase = phase_after_passes(births)
         found: list[Leak] = []
         # For each object that retained lines, these lines when it was seen, and at the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
@@ -432,11 +439,13 @@ class Growing:
             earlier = [
                 name for name in last_births if name not in names and _stayed(numbers, last_births[name], births)
             ]
-            for name in (*names, *earlier):
+            of_phase = bool(phase) and any(is_of_phase(number, phase) for number in numbers)
+            for name in (None,) if of_phase else (*names, *earlier):
+                living = 0.0 if kinds else live.get(line, 0.0)
                 trends = [
                     trend
                     for number in numbers
-                    if (trend := _trend_until_the_end(number, name, 0.0 if kinds else live.get(line, 0.0))) is not None
+                    if (trend := _trend_until_the_end(number, name, living, phase if of_phase else 0)) is not None
                 ]
                 if not trends:
                     continue
@@ -444,6 +453,8 @@ class Growing:
                 if name in earlier and chain is not None and chain.origin.owner != self._outermost:
                     # The function had returned, and left it to another one.
                     said = _UNKNOWN_END
+                if line in in_exception:
+                    said = _WITH_THE_EXCEPTION
                 found.append(_grown_leak(leak, trends, then, end, said, in_a_cycle=bool(kinds) or line in in_cycles))
                 for retainer in retainers:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
@@ -459,11 +470,21 @@ class Growing:
         found = [leak for leak in found if not (leak.site in joined and chain_of(leak.holder) is None)]
         found += grown
         known |= {_line_of(leak) for leak in found}
+        # The program may have read all graphs once in the end.
+        graphs = {
+            line: replace(leak, unjudged="growth")
+            for line, (leak, *_) in self._grown.copy().items()
+            if leak.kind == "graph" and not self._was_used(line)
+        }
         undecided = [
             leak
-            for line, leak in self._undecided.copy().items()
-            if line not in known and names_are_no_loops and (end := _end_of(chain_of(leak.holder))) is not None
-            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), with_enough_passes)
+            for line, leak in (graphs | self._undecided.copy()).items()
+            if line not in known and (end := _end_of(chain_of(leak.holder))) is not None
+            for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
+            if names_are_no_loops or of_phase
+            for leak in _undecided_at_the_end(
+                line, leak, end, births, live.get(line, 0.0), () if of_phase else with_enough_passes, phase * of_phase
+            )
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
 
@@ -567,11 +588,13 @@ def _fills_a_comprehension() -> bool:
     return False
 
 
-def _grows(*, has_more: bool) -> bool:
+def _grows(phase: int, *, has_more: bool) -> bool:
     """Return whether a line of a program without passes grows, or may grow.
 
     Parameters
     ----------
+    phase : int
+        The number of the last birth in passes, if the program went on without any; or 0.
     has_more : bool
         Whether there is much more memory than at the last look. Then a line that keeps a third of
         its results is enough: if it began late it has too few points for a trend.
@@ -579,15 +602,17 @@ def _grows(*, has_more: bool) -> bool:
     for number in range(LOG.site_count()):
         row = LOG.site(number)
         made, live, nbytes = row.births, row.live, row.nbytes
+        if phase and not is_of_phase(number, phase):
+            continue
         nbytes_at_least = max(nbytes, live * _NBYTES_OF_ONE)
         if live >= BIRTHS_AT_LEAST and nbytes_at_least >= _WORTH_A_LOOK_NBYTES:
-            course = LOG.series(number, None)
+            course = course_over_births(number, phase)
             if rises(course) or trend_over_births(course):
                 return True
             if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
         elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(row))):
-            course = LOG.series(number, None)
+            course = course_over_births(number, phase)
             if has_levels(course) and trend_of(course):
                 return True
         elif are_few_and_large(round(live), nbytes) and live >= NEVER_RELEASED * made:
@@ -605,12 +630,21 @@ def _numbers_of(line: _Line) -> list[int]:
     return numbers
 
 
-def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:
+def _trend_until_the_end(number: int, name: str | None, live: float, phase: int) -> Trend | None:
     """Return how a site grew over passes, or births, until it was freed; None if it did not.
 
-    `live` is how many of the line live now.
+    Parameters
+    ----------
+    number : int
+        The number of the site.
+    name : str or None
+        The name of the passes; None for births.
+    live : float
+        How many of the line live now.
+    phase : int
+        The number of the last birth before the phase whose births count; 0 for all.
     """
-    series = LOG.series(number, name)
+    series = course_over_births(number, phase) if name is None else LOG.series(number, name)
     # The last point may be of a time after the line was freed.
     if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
         series.pop()
@@ -621,7 +655,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
         return None if becomes_larger_alone(trend, LOG.site(number)) else trend
     made = LOG.site(number).births
     _, count, nbytes = series[-1]
-    if _were_gathered(number, count, nbytes):
+    if _were_gathered(number, series, series[-1]):
         return None
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
 
@@ -648,14 +682,29 @@ def _stayed(numbers: Iterable[int], phase: int, births: int) -> bool:
     return False
 
 
-def _were_gathered(number: int, count: int, nbytes: int) -> bool:
-    """Return whether the program put the results of a site together: see `was_gathered`."""
-    # The size of the largest is not known any more: take twice the mean.
-    return count > 0 and was_gathered(nbytes, 2 * nbytes / count, LOG.site(number).last_birth)
+def _were_gathered(number: int, series: Sequence[Point], point: Point) -> bool:
+    """Return whether the program put the results of a site together: see `was_gathered`.
+
+    Parameters
+    ----------
+    number : int
+        The number of the site.
+    series : sequence of (int, int, int)
+        The points of the site over the births of the program.
+    point : (int, int, int)
+        The one of them at which the site had its results.
+    """
+    _, count, nbytes = point
+    if not count:
+        return False
+    # The size of the largest is not known any more: take twice the mean. A few may have been made
+    # between this point and the next.
+    steps = [after - before for (*_, before), (*_, after) in pairwise(series)]
+    return was_gathered(nbytes, max(2 * nbytes / count, *steps, 0), LOG.site(number).last_birth)
 
 
 def _undecided_at_the_end(
-    line: _Line, leak: Leak, end: str, births: int, live: float, passes: Sequence[str]
+    line: _Line, leak: Leak, end: str, births: int, live: float, passes: Sequence[str], phase: int
 ) -> Iterator[Leak]:
     """Yield a leak with the most that a line had, if its results stayed until they were freed.
 
@@ -673,12 +722,15 @@ def _undecided_at_the_end(
         How many of the line live now.
     passes : sequence of str
         The names of passes of which there were enough.
+    phase : int
+        The number of the last birth before the phase whose births count; 0 for all.
     """
+    births -= phase
     count = nbytes = made = peak_nbytes = latest = 0
     first = births
     stays = is_late = rises_over_passes = False
     for number in _numbers_of(line):
-        series = LOG.series(number, None)
+        series = course_over_births(number, phase)
         # The last of the highest points.
         highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
         count, nbytes = count + highest[1], nbytes + highest[2]
@@ -686,7 +738,7 @@ def _undecided_at_the_end(
         latest = max(latest, min((point[0] for point in series if point[1] == highest[1]), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
-            if _were_gathered(number, *highest[1:]):
+            if _were_gathered(number, series, highest):
                 return
             to_highest = [point for point in series if point[0] <= highest[0]]
             stays = stays or rises(to_highest)
@@ -783,7 +835,10 @@ def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, said
     if not nbytes and leak.trend is not None:
         # The log counts also the modules in models, and has no bytes for any of them.
         more = max(1.0, count / then) if then else 1.0
-        count, nbytes, trend = round(leak.count * more), round(leak.nbytes * more), leak.trend
+        count, nbytes = round(leak.count * more), round(leak.nbytes * more)
+        trend = leak.trend
+        if trend.over == "births":
+            trend = replace(trend, passes=max(count, round(trend.passes * more)))
     what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
     if trend.over == "passes":
         what += f" over {trend.passes:,} steps"

@@ -481,18 +481,19 @@ class _Group:
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
         births = Births([self.found.rows[index] for index in self.places], self.found.sites, self.found.beginning)
+        evidence = evidence.of(births)
         oldest = records[0]
         count, nbytes = estimated(records, births.weights())
         model = _model_of(subjects[0])
         is_model, is_added = model is not None, model is not None and model.is_added
         are_apart = partial(holders.are_in_several_tables, subjects)
         trend = None
-        if is_model:
+        if model is not None:
             sizes = [record.nbytes for record in records]
             trend = evidence.trend_of(births, sizes, have_parts=True, are_apart=are_apart)
             trend = _of_models(trend, births.live, records)
             if not is_added:
-                trend = evidence.trend_of_wrapped(births, nbytes) or trend
+                trend = evidence.trend_of_wrapped(births, nbytes, model.parts) or trend
             if trend is not None and trend.over == "births" and is_added and not _is_spread(births.numbers(), subjects):
                 trend = None
         elif not self.is_left:
@@ -625,7 +626,7 @@ class _Group:
             births, [self.found.records[index].nbytes for index in self.places]
         ):
             return None
-        numbers = births.numbers()
+        numbers = evidence.numbers(births)
         subjects = [self.found.subjects[index] for index in self.places]
         model = _model_of(subjects[0])
         if model is not None:
@@ -650,7 +651,7 @@ class _Group:
 
         A table that was filled once, before other work began, does not grow.
         """
-        numbers = births.numbers()
+        numbers = evidence.numbers(births)
         return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births, are_apart)
 
 

@@ -6,6 +6,7 @@ import dis
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, combinations, count, pairwise
@@ -31,11 +32,15 @@ __all__ = [
     "STOPPED",
     "UNASKED",
     "Evidence",
+    "Point",
     "are_few_and_large",
     "began_lately",
+    "course_over_births",
     "doubt_of",
     "has_levels",
+    "is_of_phase",
     "joins",
+    "phase_after_passes",
     "rises",
     "trend_of",
     "trend_of_births",
@@ -144,6 +149,8 @@ EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 MODELS: Final = 4
 """So many models of a line, with other work in between, may be one for each run of a training."""
+_MORE_THAN_BEFORE: Final = 4
+"""A line is of a phase after the passes if it has so many times as many as it ever had before."""
 _FEW: Final = 3
 """So many results of a line may become `EPOCHS`, where the program goes on."""
 _FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
@@ -299,7 +306,7 @@ def _are_of_last_pass(births: Births, name: str, trend: Trend) -> bool:
 
     The passes made more and more, such as the longer and longer episodes of an agent.
     """
-    return not replaced(trend.series) and births.oldest > LOG.before_last_pass(name)
+    return not replaced(trend.series) and births.oldest > LOG.last_pass(name)[0]
 
 
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
@@ -566,6 +573,58 @@ def _thinned(points: Sequence[Point], limit: int) -> Sequence[Point]:
     return points[(len(points) - 1) % step :: step]
 
 
+# The phase of a program after its passes, such as a service after a training.
+
+
+def phase_after_passes(births: int) -> int:
+    """Return the number of the last birth in any pass, if the program went on without passes; or 0.
+
+    It has if it made as many births since as in so many passes as show growth.
+
+    Parameters
+    ----------
+    births : int
+        The number of the last birth of the program.
+    """
+    names = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
+    if not names:
+        return 0
+    end, before = max((end, before) for before, end in map(LOG.last_pass, names))
+    return end if births - end >= PASSES_AT_LEAST * max(1, end - before) else 0
+
+
+def is_of_phase(site: int, phase: int) -> bool:
+    """Return whether a line has results of a phase, and never had as many before it.
+
+    An evaluation at the end of each epoch had.
+
+    Parameters
+    ----------
+    site : int
+        The number of the site in the log.
+    phase : int
+        The number of the last birth before the phase.
+    """
+    course = LOG.series(site, None)
+    before = max((live for number, live, _ in course if number <= phase), default=0)
+    since = max((live for number, live, _ in course if number > phase), default=0)
+    return since > _MORE_THAN_BEFORE * before
+
+
+def course_over_births(site: int, phase: int = 0) -> list[Point]:
+    """Return the points of a line over the births of the program, from a phase on.
+
+    Parameters
+    ----------
+    site : int
+        The number of the site in the log.
+    phase : int, default 0
+        The number of the last birth before the phase, from which births are counted.
+    """
+    course = LOG.series(site, None)
+    return [(number - phase, live, nbytes) for number, live, nbytes in course if number > phase] if phase else course
+
+
 # The growth of a line by the log of births.
 
 
@@ -609,6 +668,7 @@ class Evidence:
 
     def __init__(self, beginning: Beginning, last: int, *, goes_on: bool = False) -> None:
         self.goes_on = goes_on
+        self._opened = beginning.after
         self._before = beginning.passes
         passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
         most_first = sorted(passes.items(), key=lambda item: -item[1])
@@ -617,6 +677,31 @@ class Evidence:
         self._names = names if beginning.has_series else []
         self.last = last - beginning.after
         self._known: dict[int, list[tuple[str, Trend]]] = {}
+        # The number of the last birth before what this is about: the run, or its last phase.
+        self._start = beginning.after
+        self._after_passes: Evidence | None = None
+        phase = phase_after_passes(last) if self._names else 0
+        if phase:
+            self._after_passes = after_passes = copy(self)
+            after_passes._start, after_passes._names, after_passes._known = phase, [], {}
+            after_passes.last = last - phase
+
+    def of(self, births: Births) -> Evidence:
+        """Return the evidence for a line: of the phase after the passes if the line is of that."""
+        site, phase = births.site_number, self._after_passes
+        if phase is None or site is None or not births.has_series or not is_of_phase(site, phase._start):
+            return self
+        return phase
+
+    def numbers(self, births: Births) -> list[int]:
+        """Return the numbers of the births of a line that this is about, in order, from 1 on."""
+        after = self._start - self._opened
+        return [number - after for number in births.numbers() if number > after]
+
+    def _course(self, births: Births, site: int) -> list[Point]:
+        # Without `has_series` the number may be that of another line by now.
+        phase = 0 if self._start == self._opened else self._start
+        return course_over_births(site, phase) if births.has_series else []
 
     @property
     def watched_passes(self) -> bool:
@@ -678,13 +763,15 @@ class Evidence:
         if site is None:
             return None
         if not self._names:
-            numbers = births.numbers()
-            if any(after < before for before, after in pairwise(numbers)):
-                # The records were not in the order of the births.
-                rows = sorted(zip(numbers, sizes, strict=True))
-                numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
+            # The records may not be in the order of the births.
+            after = self._start - self._opened
+            rows = sorted((number - after, nbytes) for number, nbytes in zip(births.numbers(), sizes, strict=True))
+            rows = [row for row in rows if row[0] > 0]
+            if not rows:
+                return None
+            numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
             if births.has_series and (births.made == 1 or joins(LOG.site(site))) and not births.are_of_several_sites:
-                joined = LOG.series(site, None)
+                joined = self._course(births, site)
                 if live := replaced(joined):
                     return _trend_of_replaced(joined, live, births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
@@ -695,7 +782,7 @@ class Evidence:
                     # The log has no single series. At each birth at least the earlier ones of those
                     # that are alive now were alive.
                     return [*zip(numbers, count(1), accumulate(sizes), strict=False)]
-                return LOG.series(site, None) if births.has_series else ()
+                return self._course(births, site)
 
             return trend_of_births(
                 numbers,
@@ -715,7 +802,7 @@ class Evidence:
         found = [trend for name, trend in self._known[site] if not _are_of_last_pass(births, name, trend)]
         return max(found, key=lambda trend: trend.fit, default=None)
 
-    def trend_of_wrapped(self, births: Births, nbytes: int) -> Trend | None:
+    def trend_of_wrapped(self, births: Births, nbytes: int, parts: int) -> Trend | None:
         """Return the growth of the model of a line that has all earlier ones in it; or None.
 
         Parameters
@@ -724,14 +811,19 @@ class Evidence:
             The births of the line.
         nbytes : int
             The bytes of the model.
+        parts : int
+            How many modules, parameters and buffers it has.
         """
         site = births.site_number
+        if parts < births.live:
+            # Others are alive for another reason, such as a cycle.
+            return None
         if site is None or not births.has_series or len(births.numbers()) * _PARTS_IN_ONE > births.live:
             return None
         if births.live < max(BIRTHS_AT_LEAST, NEVER_RELEASED * births.made):
             return None
-        trend = trend_over_births(LOG.series(site, None))
-        if trend is None or LOG.site(site).last_birth < _UNTIL_THE_END * self.last:
+        trend = trend_over_births(self._course(births, site))
+        if trend is None or LOG.site(site).last_birth - self._start < _UNTIL_THE_END * self.last:
             return None
         made = births.made
         return replace(
@@ -774,7 +866,7 @@ class Evidence:
         if site is None or not births.has_series:
             return False
         if not self._names:
-            course = LOG.series(site, None)
+            course = self._course(births, site)
             keeps = len(births.numbers()) * MADE_FOR_ONE >= births.made * share
             # Beside what an expression makes on the way, a few are enough.
             return rises(course) or (keeps and (began_lately(course) or rises(course, EPOCHS)))

@@ -192,8 +192,7 @@ def judgement_on(facts: Facts) -> Judgement:
             return Judgement(
                 "growth",
                 "possible",
-                f"{facts.count:,} of {trend.passes:,} that this line made are alive, from the beginning of the run to "
-                "its end",
+                f"{facts.count:,} of {trend.passes:,} that this line made are alive, and it made more until the end",
                 "mark the steps (detector.mark(), or a dispose_scope) to know whether it grows with each; if it does, "
                 + (facts.remedy or "clear or bound the holder"),
             )

@@ -349,7 +349,7 @@ void sites_clear(Log *log);
 
 /* Methods of the log. */
 PyObject *sites_mark(Log *log, PyObject *name);
-PyObject *sites_before_last_pass(Log *log, PyObject *name);
+PyObject *sites_last_pass(Log *log, PyObject *name);
 PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t count);
 PyObject *sites_site(Log *log, PyObject *number);
 

@@ -183,7 +183,7 @@ static PyMethodDef methods[] = {
     {"mark", METHOD(sites_mark), METH_O, NULL},
     {"open", METHOD(open_log), METH_VARARGS, NULL},
     {"passes", METHOD(passes), METH_NOARGS, NULL},
-    {"before_last_pass", METHOD(sites_before_last_pass), METH_O, NULL},
+    {"last_pass", METHOD(sites_last_pass), METH_O, NULL},
     {"place", METHOD(place), METH_NOARGS, NULL},
     {"recall", METHOD(rows_recall), METH_O, NULL},
     {"recall_block", METHOD(rows_recall_block), METH_O, NULL},

@@ -183,10 +183,14 @@ PyObject *sites_mark(Log *log, PyObject *name)
     return PyLong_FromUnsignedLong(sites_passes(log, number));
 }
 
-PyObject *sites_before_last_pass(Log *log, PyObject *name)
+PyObject *sites_last_pass(Log *log, PyObject *name)
 {
     uint16_t number = names_number(&log->pass_names, name);
-    return PyLong_FromUnsignedLongLong(number < log->sites.passes_count ? log->sites.passes[number].ends[0] : 0);
+    if (number >= log->sites.passes_count) {
+        return Py_BuildValue("ii", 0, 0);
+    }
+    const struct passes *passes = &log->sites.passes[number];
+    return Py_BuildValue("KK", (unsigned long long)passes->ends[0], (unsigned long long)passes->ends[1]);
 }
 
 static int append_point(PyObject *list, uint32_t pass, struct point point)
