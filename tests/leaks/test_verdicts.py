@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -80,6 +81,45 @@ def test_a_loop_without_scopes_and_marks_is_reported_by_its_births() -> None:
             history.append(total * 2)
         leak = one(detector.report(of_program=True, object_limit=10**8))
     assert (leak.kind, leak.sure, leak.count) == ("growth", "possible", 30)
+
+
+def _train(detector: LeakDetector, steps: int = 20) -> None:
+    for _ in range(steps):
+        ds.zeros(1000) * 2
+        detector.mark("step")
+
+
+def test_what_a_service_keeps_after_passes_is_reported_by_its_births() -> None:
+    answers = BOX["answers"] = []
+    with LeakDetector() as detector:
+        _train(detector)
+        for number in range(100):
+            answers.append(ds.zeros(1000) + number)
+            if number == 10:
+                assert not detector.report(of_program=True, object_limit=10**8).leaks, "too few to tell"
+        leak = one(detector.report(of_program=True, object_limit=10**8))
+    assert (leak.kind, leak.sure, leak.count) == ("growth", "possible", 100)
+    assert leak.trend is not None
+    assert leak.trend.over == "births"
+    assert leak.holder.endswith(".BOX['answers'][0]")
+
+
+def test_bounded_answers_of_a_service_and_the_last_of_several_evaluations_are_no_growth() -> None:
+    answers = BOX["answers"] = deque[ds.Tensor](maxlen=40)
+    with LeakDetector() as detector:
+        _train(detector)
+        for number in range(200):
+            answers.append(ds.zeros(1000) + number)
+        report = detector.report(of_program=True, object_limit=10**8)
+        assert (report.leaks, [leak.unjudged for leak in report.kept]) == ((), [None])
+        answers.clear()
+        for _ in range(3):
+            _train(detector)
+            outputs = BOX["outputs"] = []
+            for number in range(100):
+                outputs.append(ds.zeros(1000) + number)
+        report = detector.report(of_program=True, object_limit=10**8)
+        assert (report.leaks, [leak.unjudged for leak in report.kept]) == ((), [None])
 
 
 def test_a_snapshot_is_judged_by_what_was_born_before_it_was_taken() -> None:
