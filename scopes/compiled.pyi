@@ -330,25 +330,13 @@ def born(resource: object, kind: Kind, scope: ScopeState | None = None, /) -> En
         returned.
     """
 
-def born_whole(
-    resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
-) -> Entry | None:
-    """Record the birth of a composite that was just made together with all of its members.
-
-    Parameters
-    ----------
-    resource, kind : object and Kind
-        As for `born`.
-    members : tuple or list of object
-        Its members; None stands for no member. They can be weakly referenced, live on one device,
-        and none of them is a composite.
-    member_kind : Kind
-        Their kind.
+def born_tuple(resource: object, kind: Kind, element_kind: Kind, /) -> Entry | None:
+    """Record the birth of a new tuple and its new elements: see `ownership.born_together`.
 
     Returns
     -------
     Entry or None
-        None if a member has an entry already: nothing is recorded then.
+        None if an element has an entry already: nothing is recorded then.
     """
 
 def died(entry: Entry, /) -> None:

@@ -22,7 +22,7 @@ from ..scopes.base.errors import DeviceMismatchError
 from ..scopes.base.process import PATCHES
 from ..scopes.identity import LIVE
 from ..scopes.kinds import Kind, device_name
-from ..scopes.ownership import born, born_together, born_whole, compose
+from ..scopes.ownership import born, born_together, compose
 from ..tensors.arena.budgets import BUDGETS
 from ..tensors.patches import TORCH_PACKED_SEQUENCES
 from ..tensors.tensor.tensor import Tensor as OwnTensor
@@ -222,8 +222,7 @@ def _born(made: Any) -> Any:
     if refusal is not None:
         raise refusal
     if isinstance(made, PackedSequence):
-        if born_whole(made, TORCH_PACKED_SEQUENCE, made, TENSOR) is None:
-            born_together(made, TORCH_PACKED_SEQUENCE)
+        born_together(made, TORCH_PACKED_SEQUENCE, TENSOR)
     else:
         for tensor in tensors:
             born(tensor, TENSOR)

@@ -1,5 +1,5 @@
 /* Births and deaths: how a resource gets into LIVE and its scope, what happens when it dies by
- * reference count, and composites that are born with all of their members. */
+ * reference count, and tuples that are born with all of their elements. */
 #include "scopes.h"
 
 PyObject *died_function, *anchor_died_function;
@@ -340,24 +340,24 @@ PyObject *compiled_anchor_died(PyObject *module, PyObject *entry)
     Py_RETURN_NONE;
 }
 
-/* ------------------------------------------------------------------ births of composites with their members */
+/* ------------------------------------------------------------------ births of tuples with their elements */
 
-/* A tuple of new entries, in no table yet, for the members of a composite. `members` is a tuple or
- * list, in which None stands for no member. NULL with an error set. */
-static PyObject *parts_of(PyObject *members, PyObject *kind, Entry *unit)
+/* A tuple of new entries, in no table yet, for the elements of a composite that are not None. NULL
+ * with an error set. */
+static PyObject *parts_of(PyObject *elements, PyObject *kind, Entry *unit)
 {
-    Py_ssize_t given = PySequence_Fast_GET_SIZE(members), number = 0;
+    Py_ssize_t given = PyTuple_GET_SIZE(elements), number = 0;
     for (Py_ssize_t i = 0; i < given; i++) {
-        number += PySequence_Fast_GET_ITEM(members, i) != Py_None;
+        number += PyTuple_GET_ITEM(elements, i) != Py_None;
     }
     PyObject *parts = PyTuple_New(number);
     number = 0;
     for (Py_ssize_t i = 0; parts != NULL && i < given; i++) {
-        PyObject *member = PySequence_Fast_GET_ITEM(members, i);
-        if (member == Py_None) {
+        PyObject *element = PyTuple_GET_ITEM(elements, i);
+        if (element == Py_None) {
             continue;
         }
-        Entry *part = number == PyTuple_GET_SIZE(parts) ? NULL : make_entry(member, kind);
+        Entry *part = make_entry(element, kind);
         if (part == NULL) {
             Py_CLEAR(parts);
             break;
@@ -408,13 +408,12 @@ static int make_known(PyObject *entries)
     return 0;
 }
 
-/* Records the birth of a composite and its members. Returns the composite's entry, a new reference;
- * None if a member is known already. NULL with an error set. `arguments` are those of
- * `born_whole()`. */
-static PyObject *make_whole(PyObject *const *arguments, ScopeState *scope)
+/* Records the birth of a tuple and its elements. Returns the tuple's entry, a new reference; None if
+ * an element is known already. NULL with an error set. `arguments` are those of `born_tuple()`. */
+static PyObject *make_born_tuple(PyObject *const *arguments, ScopeState *scope)
 {
     Entry *unit = make_any_entry(arguments[0], arguments[1]);
-    PyObject *parts = unit == NULL ? NULL : parts_of(arguments[2], arguments[3], unit);
+    PyObject *parts = unit == NULL ? NULL : parts_of(arguments[0], arguments[2], unit);
     PyObject *born = NULL;
     if (parts != NULL) {
         /* From here on no Python code runs, so that no other thread comes in between. */
@@ -442,16 +441,16 @@ static PyObject *make_whole(PyObject *const *arguments, ScopeState *scope)
     return born;
 }
 
-PyObject *compiled_born_whole(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+PyObject *compiled_born_tuple(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
     (void)module;
-    if (number != 4 || !(PyTuple_Check(arguments[2]) || PyList_CheckExact(arguments[2]))) {
-        PyErr_SetString(PyExc_TypeError, "born_whole() takes a resource, its kind, a list of members, and their kind");
+    if (number != 3 || !PyTuple_Check(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "born_tuple() takes a tuple, its kind, and the kind of its elements");
         return NULL;
     }
     /* Looking for the scope can run other code, so it comes first. */
     ScopeState *scope = current_scope();
-    PyObject *unit = scope == NULL && PyErr_Occurred() ? NULL : make_whole(arguments, scope);
+    PyObject *unit = scope == NULL && PyErr_Occurred() ? NULL : make_born_tuple(arguments, scope);
     Py_XDECREF(scope);
     if (unit != NULL && unit != Py_None && anybody_listens() && tell_listeners(name_born, unit, NULL) < 0) {
         Py_CLEAR(unit);

@@ -106,7 +106,7 @@ static PyMethodDef functions[] = {
     {"again", FAST(compiled_again), METH_FASTCALL, NULL},
     {"anchor_died", compiled_anchor_died, METH_O, NULL},
     {"born", FAST(compiled_born), METH_FASTCALL, NULL},
-    {"born_whole", FAST(compiled_born_whole), METH_FASTCALL, NULL},
+    {"born_tuple", FAST(compiled_born_tuple), METH_FASTCALL, NULL},
     {"change_owner", FAST(compiled_change_owner), METH_FASTCALL, NULL},
     {"clear_process", compiled_clear_process, METH_NOARGS, NULL},
     {"count_open_birth", compiled_count_open_birth, METH_O, NULL},

@@ -164,7 +164,7 @@ PyObject *compiled_born(PyObject *module, PyObject *const *arguments, Py_ssize_t
 PyObject *born_pending(PyObject *resource, PyObject *kind, PyObject *scope);
 PyObject *compiled_died(PyObject *module, PyObject *entry);
 
-PyObject *compiled_born_whole(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *compiled_born_tuple(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *compiled_anchor_died(PyObject *module, PyObject *entry);
 PyObject *compiled_sweep(PyObject *module, PyObject *ignored);
 

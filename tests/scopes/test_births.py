@@ -8,11 +8,10 @@ import threading
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import ownership as _births
 from disposescope.scopes.identity import LIVE, entry_of
 from disposescope.scopes.kinds import Kind
 from disposescope.scopes.ownership import born
-from tests.scopes.toys import PACKED, TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
+from tests.scopes.toys import TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
 
 
 def test_the_current_scope_owns_what_is_born():
@@ -155,43 +154,6 @@ def test_listeners_are_called_after_the_owner_is_known():
         ("closed", scope),
     ]
     del packed
-
-
-class Whole(Packed):
-    """A composite that is made with all of its members, whom nobody else knows."""
-
-    def __init__(self):
-        self.members = [Unborn(), Unborn()]
-
-
-class Unborn(Toy):
-    """A toy that is not born of its own accord."""
-
-    __slots__ = ()
-
-    def __init__(self):
-        self.value = 1
-        self.device = "cpu"
-        self.nbytes = 8
-        self.releases = 0
-
-
-def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along():
-    with ds.dispose_scope() as scope:
-        whole, other = Whole(), Whole()
-        for one in (whole, other):
-            _births.born_whole(one, PACKED, [*one.members, None], TOY)
-        assert scope.live == (whole, other)
-        assert ds.statistics().created_in_scope == 2
-        assert all(member in scope for member in whole.members)
-        survivor = other.members[0]
-        del other, one
-        # What outlives its composite is the scope's own.
-        assert scope.live == (whole, survivor)
-    assert [member.releases for member in (*whole.members, survivor)] == [1, 1, 1]
-    unowned = Whole()
-    entry = _births.born_whole(unowned, PACKED, unowned.members, TOY)
-    assert entry.owner is None
 
 
 def test_what_is_born_twice_is_born_once():

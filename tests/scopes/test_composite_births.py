@@ -64,14 +64,14 @@ def row(*more):
     return Row((Unborn(1), Unborn(2), None, *more))
 
 
-def born_whole(thing):
-    return ownership.born_whole(thing, ROW, thing, TOY)
+def born_together(thing):
+    return ownership.born_together(thing, ROW, TOY)
 
 
 def test_a_tuple_is_one_resource_and_takes_its_elements_along():
     with ds.dispose_scope() as scope:
         thing = row()
-        entry = born_whole(thing)
+        entry = born_together(thing)
         assert scope.live == (thing,)
         assert entry() == thing
         assert type(entry()) is Row
@@ -158,7 +158,7 @@ def test_a_shared_member_goes_with_the_composite_that_is_being_released_when_the
 
 def test_outside_of_scopes_it_is_unowned():
     thing = row()
-    assert born_whole(thing).owner is None
+    assert born_together(thing).owner is None
     assert counts() == {"created_unscoped": 1, "live": 1}
     del thing
     assert counts() == {"created_unscoped": 1, "disposed_unscoped": 1}
@@ -171,7 +171,7 @@ def test_tuples_that_die_leave_nothing_behind():
     try:
         with ds.dispose_scope() as scope:
             for _ in range(1_200):
-                born_whole(row())
+                born_together(row())
             assert len(LIVE) == known
             assert counts() == {"created_in_scope": 1_200, "disposed_in_scope": 1_200}
             assert len(dead_composites.DEAD_COMPOSITES) < 600
@@ -187,7 +187,7 @@ def test_an_element_that_outlives_its_tuple_is_the_scopes_own():
         survivors = []
         for number in range(700):
             thing = row()
-            born_whole(thing)
+            born_together(thing)
             survivors.append(thing[number % 2])
         del thing
         assert set(scope.live) == set(survivors)
@@ -199,14 +199,14 @@ def test_where_an_element_is_known_nothing_is_recorded():
     with ds.dispose_scope() as scope:
         known = Toy(3)
         live = dict(LIVE)
-        assert born_whole(row(known)) is None
+        assert compiled.born_tuple(row(known), ROW, TOY) is None
         assert live == LIVE
         assert owned_by(scope, known)
 
 
 def test_listeners_hear_of_its_birth_and_of_each_death_once():
     with recorded() as recorder, ds.dispose_scope():
-        born_whole(row())
+        born_together(row())
     assert sorted(event[0] for event in recorder.events if event[0] in ("born", "died")) == ["born", *["died"] * 3]
 
 
@@ -219,7 +219,7 @@ def test_it_goes_to_the_next_scope_out_where_another_thread_closes_the_current_o
     with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
         inner._entries = Closing()
         thing = row()
-        born_whole(thing)
+        born_together(thing)
         assert outer.live == (thing,)
     assert thing[0].releases == 1
 
@@ -227,9 +227,8 @@ def test_it_goes_to_the_next_scope_out_where_another_thread_closes_the_current_o
 def test_the_second_of_two_tuples_with_one_element_is_told_apart():
     with ds.dispose_scope():
         first = row()
-        born_whole(first)
-        assert born_whole(Row((Unborn(1), first[0]))) is None
-        ownership.born_together(second := Row((Unborn(4), first[0])), ROW)
+        born_together(first)
+        born_together(second := Row((Unborn(4), first[0])))
         del first
         assert second[1] in ds.current_scope()
     assert second[1].releases == 1
@@ -385,16 +384,14 @@ def test_the_table_of_dead_composites_may_change_while_it_is_swept():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(TypeError, match="of tuples, not of Toy"):
-        compiled.born_whole(Toy(), ROW, [Unborn()], TOY)
-    with pytest.raises(TypeError, match="list of members"):
-        compiled.born_whole(row(), ROW, iter(()), TOY)
+    with pytest.raises(TypeError, match="of tuples, not of Unborn"):
+        compiled.make_entry(Unborn(), ROW)
+    with pytest.raises(TypeError, match="takes a tuple"):
+        compiled.born_tuple(Toy(), ROW, TOY)
     with pytest.raises(TypeError, match="weak reference"):
-        compiled.born_whole(row(), ROW, (1,), TOY)
-    with pytest.raises(TypeError, match="weak reference"):
-        compiled.born_whole(Row((Unborn(), 2)), ROW, (), TOY)
+        compiled.born_tuple(Row((Unborn(), 2)), ROW, TOY)
     with pytest.raises(IndexError):
-        compiled.born_whole(Row(), ROW, (), TOY)
+        compiled.born_tuple(Row(), ROW, TOY)
     with pytest.raises(TypeError, match="an entry"):
         compiled.anchor_died(object())
     assert counts() == {"created_unscoped": 1, "disposed_unscoped": 1}
