@@ -266,7 +266,6 @@ def remember(patches, patch, owner, name, wrap):
 process.Patches.replace = remember
 for name in {modules!r}:
     importlib.import_module(name)
-finders = len(sys.meta_path)
 from disposescope.leaks.detector.watching import count_handovers
 from disposescope.leaks.running.children import watch_children
 from disposescope.leaks.running.session import _watch_endings
