@@ -20,6 +20,7 @@ __all__ = [
     "Sureness",
     "Trend",
     "Unjudged",
+    "WARM_UP",
     "excerpt_of",
     "fingerprint_of",
 ]
@@ -246,8 +247,10 @@ def fingerprint_of(kind: str, tensor_kind: str | None, site: Site | None, op: st
 
 _WHILE_JOINED: Final = 2
 """While more is joined to arrays, at most so many results are alive besides."""
-_WARM_UP: Final = 4
-"""One part in so many of a series, the first points, is warm-up."""
+WARM_UP: Final = 4
+"""One part in so many of a series, the first points, is warm-up: caches fill, and optimizers make
+their state. Of the 16 passes that growth needs, 12 are left to tell it by.
+"""
 _DURING_A_REPORT: Final = 1 / 4
 """At this part of the later points more may be alive: a report that another thread makes meanwhile
 holds what it has found, however long that takes. What grows has fewer before, and so is not meant.
@@ -304,7 +307,7 @@ def replaced(series: Sequence[tuple[int, int, int]]) -> int:
     counts = [count for _, count, _ in series]
     if max(counts, default=0) <= _WHILE_JOINED:
         return min(1, max(counts, default=0))
-    later = counts[len(counts) // _WARM_UP :]
+    later = counts[len(counts) // WARM_UP :]
     live = min(later[len(later) // 2 :])
     more = sum(count > live + _WHILE_JOINED for count in later)
     return live if min(later) >= live and more <= _DURING_A_REPORT * len(later) else 0

@@ -66,6 +66,7 @@ _WITHOUT_END: Final[tuple[Ending, ...]] = ("running", "unfinished", "killed")
 """Endings of processes for which a report has no time of the end."""
 
 _MAIN_THREAD_FIRST_S: Final = 0.05
+"""A look from beside the main thread waits so many seconds, in which the main thread may look."""
 _INTERVAL_S: Final = 2.0
 """A report is written after so many seconds while the program runs."""
 _SAMPLES_EVERY_S: Final = 0.05

@@ -21,7 +21,7 @@ from ..births.lines import Beginning, Births
 from ..births.log import RecordedMemory, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among
 from ..holders.origins import chain_of
-from ..report.leaks import Leak, Trend, Unjudged, excerpt_of, fingerprint_of
+from ..report.leaks import WARM_UP, Leak, Trend, Unjudged, excerpt_of, fingerprint_of
 from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
@@ -59,8 +59,6 @@ _DYING: Final = (*_IN_FLIGHT, "last exception")
 """The origins of chains that lead through the exception which ended the program."""
 _PART_OF_GROWTH: Final = 1 / 4
 """A group with less than this part of what its line grew by is not what grew."""
-_WARM_UP: Final = 1 / 4
-"""This part of the passes comes before those over which `growth` measures."""
 _OUTLIVED: Final = 3
 """Fewer graphs are not said to stay."""
 _MUCH_MORE: Final = 2.0
@@ -670,7 +668,7 @@ def _stay(steps: Sequence[float]) -> bool:
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:
     """Return whether a group is what grew: its line may have other groups, which grow instead."""
-    passes = trend.passes - int(trend.passes * _WARM_UP)
+    passes = trend.passes - trend.passes // WARM_UP
     by_count, by_nbytes = trend.count_per_pass * passes, trend.nbytes_per_pass * passes
     return count >= _PART_OF_GROWTH * by_count and (by_count >= 1.0 or nbytes >= _PART_OF_GROWTH * by_nbytes)
 

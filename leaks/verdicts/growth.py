@@ -17,7 +17,7 @@ from typing import Final, final
 from ...scopes.base.sites import is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
 from ..births.log import LOG, SiteRow
-from ..report.leaks import Trend, replaced, while_replaced
+from ..report.leaks import WARM_UP, Trend, replaced, while_replaced
 
 __all__ = [
     "BIRTHS_AT_LEAST",
@@ -70,8 +70,6 @@ _POINTS: Final = 96
 """So many points of a series are looked at most: slopes are computed for each pair of them."""
 _SHOWN: Final = 200
 """So many points of a series are kept for the report."""
-_WARM_UP: Final = 4
-"""One part in so many of the passes, the first ones, is warm-up and left out."""
 _BLOCKS: Final = 12
 """The lower envelope is the minima of so many blocks of passes."""
 _STEADY: Final = 0.8
@@ -173,7 +171,7 @@ def trend_of(series: Sequence[Point], *, doubt: float = 0.0) -> Trend | None:
     """
     if len(series) < PASSES_AT_LEAST:
         return None
-    warm_up = len(series) // _WARM_UP
+    warm_up = len(series) // WARM_UP
     points = _thinned(series[warm_up:], _POINTS)
     before = _thinned(series[: warm_up + 1], _POINTS)
     # By the live count, or by the live bytes.
