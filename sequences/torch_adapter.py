@@ -122,7 +122,7 @@ def check_whole(packed: PackedSequence, what: str) -> None:
         )
 
 
-_FEW: Final = 12
+_FEW_ITERATIONS: Final = 12
 """PyTorch's function is called for fewer iterations of its loop than this.
 
 Measured with ``benchmarks/bench_pack.py``.
@@ -165,7 +165,7 @@ def _for_pytorch(given: Any) -> Any:
 def _fits_pytorch(name: str, given: tuple[Any, ...], tensors: list[Any]) -> bool:
     """Return whether to call PyTorch's function: it records a graph, or is faster for few rows."""
     # How often PyTorch's function loops.
-    loops = _FEW
+    loops = _FEW_ITERATIONS
     if name == "pad_sequence":
         loops = len(tensors)
     elif name == "pack_padded_sequence":
@@ -173,7 +173,7 @@ def _fits_pytorch(name: str, given: tuple[Any, ...], tensors: list[Any]) -> bool
         loops = min(given[0].shape[:2])
     elif name == "pad_packed_sequence":
         loops = min(tensors[1].shape[0], int(tensors[1][0]))
-    return loops < _FEW or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+    return loops < _FEW_ITERATIONS or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
 
 
 def _is_unobserved() -> bool:

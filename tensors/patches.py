@@ -35,7 +35,7 @@ __all__ = [
     "TORCH_PACKED_SEQUENCES",
 ]
 
-_NUMPY: Final = "2.0 to 2.5"
+_TESTED_NUMPY: Final = "2.0 to 2.5"
 """The versions of NumPy that the tests run with."""
 _THERE: Final = "each of them is there"
 """The guard of patches that only need the attributes to exist."""
@@ -52,7 +52,7 @@ _ARENA: Final = Patch(
     library="numpy",
     name="the data-memory handler of a context (PyDataMem_SetHandler), while a scope is open in it",
     why="the arena serves the arrays that are made in a scope",
-    tested=_NUMPY,
+    tested=_TESTED_NUMPY,
     guard="the C interface of NumPy 2.0, which the extension is built for",
     otherwise="the import fails",
 )
@@ -64,7 +64,7 @@ NUMPY_BUFFERS: Final = Patch(
         "__new__ and __setstate__ of numpy.ndarray, while a detector is open"
     ),
     why="a detector sees arrays that keep bytes, a bytearray or an mmap alive: those of pickles and files too",
-    tested=_NUMPY,
+    tested=_TESTED_NUMPY,
     guard="they stand in NumPy's tables of functions, to be called as Python's are",
     otherwise="a detector sees no arrays over memory that NumPy did not make",
     unseen="arrays over memory that NumPy did not make: of pickles, numpy.frombuffer and numpy.memmap",

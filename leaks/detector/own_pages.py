@@ -30,7 +30,7 @@ __all__ = [
     "own_nbytes",
 ]
 
-_POINTS: Final = 64
+_POINTS_AT_MOST: Final = 64
 """So many points are kept at most."""
 _STRIDE: Final = 4
 """The memory is read at every so many passes at first: that takes some milliseconds."""
@@ -59,7 +59,7 @@ class OwnPages:
 
     def __init__(self) -> None:
         self._first: list[OwnMemory] = []
-        self._points: Thinned[OwnMemory] = Thinned(_POINTS, _STRIDE)
+        self._points: Thinned[OwnMemory] = Thinned(_POINTS_AT_MOST, _STRIDE)
         self._is_unknown = False
 
     def passed(self, name: str, count: int) -> None:

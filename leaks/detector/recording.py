@@ -314,12 +314,12 @@ class Ticker:
         """Begin, with the first call after one pause."""
         self._pid = os.getpid()
         self._go_on()
-        _RUNNING.append(self)
+        _TICKERS.append(self)
 
     def stop(self) -> None:
         """Stop the calls. When this returns, no call is running and none will start. Idempotent."""
-        if self in _RUNNING:
-            _RUNNING.remove(self)
+        if self in _TICKERS:
+            _TICKERS.remove(self)
         self._pause()
 
     def _go_on(self) -> None:
@@ -388,18 +388,18 @@ def _start_unlisted(function: Callable[[], None]) -> tuple[Callable[[], object],
     return ends[0].acquire, ident
 
 
-_RUNNING: Final[list[Ticker]] = []
+_TICKERS: Final[list[Ticker]] = []
 """The tickers that are not stopped."""
 
 
 def _before_fork() -> None:
-    for ticker in _RUNNING:
+    for ticker in _TICKERS:
         ticker._pause()
 
 
 def _after_fork_in_parent() -> None:
-    for ticker in _RUNNING:
+    for ticker in _TICKERS:
         ticker._go_on()
 
 
-at_forks(before=_before_fork, in_parent=_after_fork_in_parent, in_child=_RUNNING.clear)
+at_forks(before=_before_fork, in_parent=_after_fork_in_parent, in_child=_TICKERS.clear)

@@ -293,7 +293,7 @@ def _may_be_a_table(cls: type) -> bool:
     return cls in _CONTAINERS or not (is_static(cls) or framework_of(cls) is not None)
 
 
-_TABLES: Final = 3
+_TABLES_AT_LEAST: Final = 3
 """Subjects in fewer containers are not said to be in several tables."""
 
 _INTO_A_GRAPH: Final = ".grad_fn."
@@ -310,7 +310,7 @@ _MOST: Final = 0.75
 may hold the others.
 """
 
-_FEW: Final = 1 / 6
+_FEW_SUBJECTS: Final = 1 / 6
 """What holds a smaller share of the subjects that were asked is not reported, such as a left-over
 variable that holds the last one.
 """
@@ -323,7 +323,9 @@ _REASONS: Final[dict[int, Reason]] = {
 }
 """By the stage of the search in which a subject was found."""
 
-_NUMBERS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+|(?<=^task ')Task-\d+(?=')")
+_NUMBERS_IN_CHAINS: Final = re.compile(
+    r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+|(?<=^task ')Task-\d+(?=')"
+)
 """The parts of chains by which holders of the same sort differ.
 
 They are ways through nodes of a graph, indexes, line numbers, and the numbers of tasks.
@@ -487,11 +489,11 @@ class Holders:
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
                 # What comes behind the step into a graph makes no difference.
                 before_graph, _, _ = chain.partition(_INTO_A_GRAPH)
-                text = _REPEATED_STEP.sub(r"\1", _NUMBERS.sub("[]", before_graph))
+                text = _REPEATED_STEP.sub(r"\1", _NUMBERS_IN_CHAINS.sub("[]", before_graph))
                 way = _ANY_KEY.sub("[]", text)
                 reached.update({text, way})
                 alike.setdefault(way, {}).setdefault(text, chain)
-        enough = _FEW * len(asked)
+        enough = _FEW_SUBJECTS * len(asked)
         shown: list[str] = []
         ways = [way for way in alike if reached[way] >= enough] or [*alike]
         for way in sorted(ways, key=lambda way: -reached[way]):
@@ -573,7 +575,7 @@ class Holders:
             containers = [thing for thing in reversed(chain) if _may_be_a_table(class_of(thing))]
             for level, container in enumerate(containers):
                 levels.setdefault(level, set()).add(id(container))
-        return any(_TABLES <= len(containers) <= len(asked) // 2 for containers in levels.values())
+        return any(_TABLES_AT_LEAST <= len(containers) <= len(asked) // 2 for containers in levels.values())
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
         """Return what ends the holders of most of some subjects; ``""`` where that is not known."""
@@ -679,10 +681,10 @@ class Holders:
         asked = _spread(subjects)
         for subject in asked:
             for carrier in self._search.ways.carriers_of(self._anchors.get(subject, subject)):
-                text = _NUMBERS.sub("[]", carrier)
+                text = _NUMBERS_IN_CHAINS.sub("[]", carrier)
                 reached[text] += 1
                 carriers.setdefault(text, carrier)
-        enough = [carrier for text, carrier in carriers.items() if reached[text] >= _FEW * len(asked)]
+        enough = [carrier for text, carrier in carriers.items() if reached[text] >= _FEW_SUBJECTS * len(asked)]
         return tuple(enough or carriers.values())[:_CHAINS_SHOWN]
 
     def _chains_of_one(self, subject: Subject) -> Sequence[str]:

@@ -54,7 +54,7 @@ __all__ = [
 _KEY_CHARACTERS: Final = 40
 """The text of a key is cut after so many characters, so that a chain stays on a line."""
 
-_CALLERS: Final = re.compile(r"( frame [^:]*:\d+ [^ ]*\.f_back)(?:(?: …)* +frame [^:]*:\d+ [^ ]*\.f_back)+(?: …)*")
+_CALLS: Final = re.compile(r"( frame [^:]*:\d+ [^ ]*\.f_back)(?:(?: …)* +frame [^:]*:\d+ [^ ]*\.f_back)+(?: …)*")
 """Several frames in a row, each the caller of the one before. Only the first one is shown."""
 
 _STEPS_SHOWN: Final = 40
@@ -146,7 +146,7 @@ def _ends_of(chain: list[object]) -> list[list[object]]:
 
 
 def _code_of(parts: list[list[object]]) -> str:
-    return _CALLERS.sub(r"\1 …", " … ".join("".join(steps(part)) for part in parts))
+    return _CALLS.sub(r"\1 …", " … ".join("".join(steps(part)) for part in parts))
 
 
 def _nodes_in(chain: list[object]) -> tuple[int, int]:

@@ -45,6 +45,8 @@ __all__ = [
     "Allowance",
     "Cycle",
     "Garbage",
+    "POSSIBLY_PINNED_TIMES",
+    "REPEATED",
     "Search",
 ]
 
@@ -69,8 +71,8 @@ _EXTRA_OBJECTS: Final = 100_000
 _SUBJECTS_WITH_OTHER_WAYS: Final = 10_000
 """Further ways are kept for so many subjects at most: a report shows few of millions."""
 
-_PINNED_TIMES: Final = 2
-"""A view may pin a storage from so many times the bytes that its users use: see `verdicts`."""
+POSSIBLY_PINNED_TIMES: Final = 2
+"""Views that keep more than so many times the bytes that they use are possible leaks."""
 
 
 _Treatment = tuple[int, KnownPart | None]
@@ -424,7 +426,9 @@ class Search:
 
     def _looks_pinned(self) -> bool:
         """Return whether the users found so far use only a small part of a storage in `sizes`."""
-        return any(self.used.get(identity, 0) < nbytes / _PINNED_TIMES for identity, nbytes in self._sizes.items())
+        return any(
+            self.used.get(identity, 0) < nbytes / POSSIBLY_PINNED_TIMES for identity, nbytes in self._sizes.items()
+        )
 
     def _count_use(self, tensor: object) -> None:
         known = framework_of(class_of(tensor))

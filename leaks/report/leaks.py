@@ -17,6 +17,7 @@ __all__ = [
     "KnownLeak",
     "Leak",
     "LeakKind",
+    "RECORDS_AT_MOST",
     "Sureness",
     "Trend",
     "Unjudged",
@@ -24,6 +25,9 @@ __all__ = [
     "excerpt_of",
     "fingerprint_of",
 ]
+
+RECORDS_AT_MOST: Final = 20
+"""A leak has so many records at most: of a million living tensors of a line, most are alike."""
 
 LeakKind = Literal[
     "escaped",

@@ -215,7 +215,7 @@ _LICENCES: Final = ("echarts.LICENSE", "echarts.NOTICE", "d3.LICENSE", "zrender.
 _LIBRARY_VERSION: Final = "6.1.0"
 """The version of ECharts, which draws the charts."""
 
-_GENERATOR: Final = '<meta name="generator" content="disposescope leak-report">'
+_GENERATOR_TAG: Final = '<meta name="generator" content="disposescope leak-report">'
 """The element by which a page is recognised."""
 _HEAD_CHARACTERS: Final = 2_000
 """The element is looked for in so many characters at the beginning of a file."""
@@ -269,7 +269,7 @@ def is_page(file: Path) -> bool:
     """Return whether a file looks like a page that `html_of` made, by its first characters."""
     try:
         with file.open(encoding="utf-8") as stream:
-            return _GENERATOR in stream.read(_HEAD_CHARACTERS)
+            return _GENERATOR_TAG in stream.read(_HEAD_CHARACTERS)
     except (OSError, UnicodeDecodeError):
         return False
 

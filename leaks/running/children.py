@@ -84,7 +84,7 @@ _CHILDREN: Final = Patch(
     unseen="processes that are started by subprocess and os",
 )
 PATCHES.declare(_CHILDREN)
-_REPLACED: Final = "exec-"
+_REPLACED_PROGRAM: Final = "exec-"
 """How the names of files begin that say which program a process became; its token follows."""
 
 
@@ -139,12 +139,12 @@ class ChildProcesses:
         """Record that a process was not started."""
         self._commands.pop(token, None)
         with suppress(OSError):
-            (self._folder / f"{_REPLACED}{token}").unlink(missing_ok=True)
+            (self._folder / f"{_REPLACED_PROGRAM}{token}").unlink(missing_ok=True)
 
     def becomes(self, token: str) -> None:
         """Record in a file that this process is about to become the process with a token."""
         if token in self._commands:
-            (self._folder / f"{_REPLACED}{token}").write_text(self._commands[token], encoding="utf-8")
+            (self._folder / f"{_REPLACED_PROGRAM}{token}").write_text(self._commands[token], encoding="utf-8")
 
     def variables(self, token: str, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment variables that a process needs to join.
@@ -202,8 +202,8 @@ def without_report(folder: Path, reported: Collection[int]) -> list[str]:
     """
     lines: dict[str, None] = {}
     signed_in = _signed_in(folder)
-    for note in sorted(folder.glob(f"{_REPLACED}*")):
-        if note.name.removeprefix(_REPLACED) not in signed_in:
+    for note in sorted(folder.glob(f"{_REPLACED_PROGRAM}*")):
+        if note.name.removeprefix(_REPLACED_PROGRAM) not in signed_in:
             lines[_to_be_run(note.read_text(encoding="utf-8"))] = None
     for note in sorted(folder.glob("arrays-*")):
         if int(note.name.partition("-")[2]) not in reported:

@@ -75,7 +75,7 @@ _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 
 _KINDS_THAT_GROW: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 """Kinds of leak that are taken from a report made while the program runs."""
-_UNTIL_THE_END: Final = 0.5
+_LAST_PASS_AFTER: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _NEARLY: Final = 0.9
 """What a phase made stayed if so much of it did, for so much of the run."""
@@ -89,7 +89,7 @@ _RATES: Final = 2
 """A model that grows was seen to grow between so many pairs of looks at least, after the first."""
 _EVENLY: Final = 1.6
 """Between all pairs of looks it grows at most so many times as fast, or as slowly, as typically."""
-_MUCH_MORE: Final = 1.2
+_JOINED_MORE: Final = 1.2
 """A model may have grown where a line joined so many times as much as at the last look."""
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 """Lines with fewer live bytes are not looked at while the program runs."""
@@ -100,7 +100,7 @@ a large graph.
 _MESSAGE_CHARACTERS: Final = 200
 """The message of an internal error is cut after so many characters."""
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
-_RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
+_OUR_MODULES: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 """Modules of this package that run the program, and so are always on the stack."""
 
 _Line = tuple[Site | None, str, str | None]
@@ -416,7 +416,7 @@ class Growing:
         live.update(dict.fromkeys(in_cycles | in_exception, 0.0))
         last_births = self._last.copy()
         # The names of passes that went on to the end of the run; None stands for births.
-        names: list[str | None] = [name for name, last in last_births.items() if last >= _UNTIL_THE_END * births]
+        names: list[str | None] = [name for name, last in last_births.items() if last >= _LAST_PASS_AFTER * births]
         with_enough_passes = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
         names_are_no_loops = all(name in UNASKED for name in with_enough_passes)
         if not with_enough_passes:
@@ -509,7 +509,7 @@ class Growing:
             row = LOG.site(number)
             if row.births < BIRTHS_AT_LEAST or row.peak_nbytes < WORTH_NBYTES or not joins(row):
                 continue
-            if row.peak_nbytes > _MUCH_MORE * self._peaks.get(number, 0):
+            if row.peak_nbytes > _JOINED_MORE * self._peaks.get(number, 0):
                 self._peaks[number] = row.peak_nbytes
                 may_grow = True
         return may_grow
@@ -561,7 +561,7 @@ def _is_in_our_code() -> bool:
     while frame is not None:
         if (
             is_inside(frame)
-            and not str(frame.f_globals.get("__name__")).startswith(_RUNNING)
+            and not str(frame.f_globals.get("__name__")).startswith(_OUR_MODULES)
             and not only_records(frame.f_code)
         ):
             return True

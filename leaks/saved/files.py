@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ...scopes.base.files import write_whole
-from ..report.leaks import Leak, Trend
+from ..report.leaks import RECORDS_AT_MOST, Leak, Trend
 from ..report.live import LiveSite
 from ..report.report import Process, Report, UnusedSuppression
 from ..report.retainer import Retainer
@@ -158,10 +158,6 @@ def _thinned(rows: Sequence[T], at_most: int) -> list[T]:
 
 
 # Merge the reports of several processes: workers with their parent, or ranks.
-
-
-_RECORDS_AT_MOST: Final = 20
-"""A leak has so many records at most, as in `classify`."""
 
 
 def merged(reports: Sequence[Report]) -> Report:
@@ -317,7 +313,7 @@ def _sum(leaks: list[Leak]) -> Leak:
         scopes=tuple(dict.fromkeys(scope for leak in leaks for scope in leak.scopes)),
         oldest_age_s=max(oldest, default=None),
         newest_age_s=min(newest, default=None),
-        records=tuple(record for leak in leaks for record in leak.records)[:_RECORDS_AT_MOST],
+        records=tuple(record for leak in leaks for record in leak.records)[:RECORDS_AT_MOST],
     )
 
 

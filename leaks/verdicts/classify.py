@@ -21,7 +21,7 @@ from ..births.lines import Beginning, Births
 from ..births.log import RecordedMemory, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among
 from ..holders.origins import chain_of
-from ..report.leaks import WARM_UP, Leak, Trend, Unjudged, excerpt_of, fingerprint_of
+from ..report.leaks import RECORDS_AT_MOST, WARM_UP, Leak, Trend, Unjudged, excerpt_of, fingerprint_of
 from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
@@ -38,8 +38,6 @@ __all__ = [
 _Line = tuple[Site | None, State, str, str | None, bool, bool]
 """Line, state, kind, call, whether it is a view, whether it is left over."""
 
-RECORDS_KEPT: Final = 20
-"""A leak in a report has so many records at most."""
 _BIRTHS_PER_PART: Final = 4
 """Other work was done between two models if there are so many births for each part of a model."""
 _BIRTHS_PER_ADDED_PART: Final = 2
@@ -48,9 +46,9 @@ _VIEWED_NBYTES: Final = 64_000
 """For smaller memory it is not found out how many bytes its users use."""
 _PINNING: Final = ("view", "escaped")
 """The kinds of leaks of which the report says how many bytes are used."""
-_SEVERAL: Final = 3
+_GROUP_AT_LEAST: Final = 3
 """A group of fewer is not said to be growing perhaps."""
-_REPLACED: Final = 8
+_MADE_BY_A_LOOP: Final = 8
 """If a line made at least so many and one is alive, this is the last one of a loop."""
 _IMPORTING: Final = "<frozen importlib"
 """How the file of code begins that runs while a module is imported."""
@@ -61,7 +59,7 @@ _PART_OF_GROWTH: Final = 1 / 4
 """A group with less than this part of what its line grew by is not what grew."""
 _OUTLIVED: Final = 3
 """Fewer graphs are not said to stay."""
-_MUCH_MORE: Final = 2.0
+_GRAPH_TIMES: Final = 2.0
 """The bytes of graphs are reported if they are at least so many times those of the tensors."""
 _VERSION: Final = re.compile(r"\d+")
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
@@ -267,7 +265,7 @@ def _graph_nbytes_by_leak(
     for tensors, family_leaks in families:
         known = nbytes_of(found.records[index] for leak in family_leaks for index in places[id(leak)])
         nbytes = holders.nbytes_of_graphs([*tensors.values()])
-        if nbytes >= _MUCH_MORE * known:
+        if nbytes >= _GRAPH_TIMES * known:
             graph_nbytes[id(max(family_leaks, key=lambda leak: leak.nbytes))] = nbytes
     return graph_nbytes
 
@@ -523,7 +521,7 @@ class _Group:
                 escape=self.escape,
                 is_left=self.is_left,
                 pinned_times=times,
-                is_replaced=count == 1 and births.made >= _REPLACED and births.live <= 1,
+                is_replaced=count == 1 and births.made >= _MADE_BY_A_LOOP and births.live <= 1,
                 trend=trend,
                 trend_is_known=evidence.watched_passes,
                 is_bounded=evidence.watched(births),
@@ -559,7 +557,7 @@ class _Group:
                 unjudged = "growth"
         share = _share_of(records, births.live) if is_model else 1.0
         released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
-        graph_nbytes = nodes_nbytes if nodes_nbytes >= _MUCH_MORE * nbytes else 0
+        graph_nbytes = nodes_nbytes if nodes_nbytes >= _GRAPH_TIMES * nbytes else 0
         if verdict.kind == "graph" and self.reason == "held":
             graph_nbytes = max(nodes_nbytes, holders.graph_nbytes_of(subjects))
         is_asked = verdict.is_leak or unjudged is not None or not of_program
@@ -595,7 +593,7 @@ class _Group:
             fingerprint=fingerprint_of(verdict.kind, oldest.kind, oldest.site, oldest.op),
             pid=os.getpid(),
             excerpt=excerpt_of(oldest.site),
-            records=tuple(records[:RECORDS_KEPT]),
+            records=tuple(records[:RECORDS_AT_MOST]),
             unjudged=unjudged,
             made=round(births.made * share) if released_some else None,
         ), verdict.is_leak
@@ -610,7 +608,7 @@ class _Group:
             return None
         if holders.may_be_pinned and any(self.found.records[index].is_view for index in self.places):
             return "view"
-        if self.reason not in _MAY_GROW or len(self.places) < _SEVERAL:
+        if self.reason not in _MAY_GROW or len(self.places) < _GROUP_AT_LEAST:
             return None
         if holders.are_in_a_bounded_deque([self.found.subjects[index] for index in self.places]):
             return None

@@ -68,7 +68,7 @@ PASSES_AT_LEAST: Final = 16
 """Of fewer passes no growth is reported."""
 _POINTS: Final = 96
 """So many points of a series are looked at most: slopes are computed for each pair of them."""
-_SHOWN: Final = 200
+_POINTS_SHOWN: Final = 200
 """So many points of a series are kept for the report."""
 _BLOCKS: Final = 12
 """The lower envelope is the minima of so many blocks of passes."""
@@ -86,7 +86,7 @@ _MUCH_FASTER_BEFORE: Final = 4.0
 """Where it was more than so many times as fast, new levels must also come at even distances."""
 _EVEN: Final = 2.5
 """Distances are even if the largest is at most so many times the mean."""
-_LEVELS: Final = 9
+_VALUES_AT_LEAST: Final = 9
 """A series that grows has at least so many different values, a third of them in its last third."""
 _DEVIATIONS: Final = 2.0
 """So many standard deviations a sample may be off by chance."""
@@ -109,7 +109,7 @@ _FROM_THE_START: Final = 0.5
 """From the first result to the last is at least this share of the births of the program."""
 _GAP: Final = 4.0
 """The largest distance between results is at most so many times the median, or the mean."""
-_TABLES: Final = 2
+_DISTANCES_BETWEEN_RUNS: Final = 2
 """A comprehension with so many larger distances runs more than once."""
 _SMALL_PART: Final = 1 / 32
 """A distance of at most this share of all is no gap, however many times the mean it is."""
@@ -149,7 +149,7 @@ MODELS: Final = 4
 """So many models of a line, with other work in between, may be one for each run of a training."""
 _MORE_THAN_BEFORE: Final = 4
 """A line is of a phase after the passes if it has so many times as many as it ever had before."""
-_FEW: Final = 3
+_FEW_RESULTS: Final = 3
 """So many results of a line may become `EPOCHS`, where the program goes on."""
 _FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
 """Fewer bytes of so few results are not looked at."""
@@ -191,7 +191,7 @@ def trend_of(series: Sequence[Point], *, doubt: float = 0.0) -> Trend | None:
         nbytes_per_pass=max(0.0, nbytes_per_pass),
         first_pass=points[0][0],
         fit=fit,
-        series=tuple(_thinned(series, _SHOWN)),
+        series=tuple(_thinned(series, _POINTS_SHOWN)),
     )
 
 
@@ -267,14 +267,14 @@ def trend_of_births(
         nbytes_per_pass=total / births,
         first_pass=1,
         fit=1.0,
-        series=tuple(_thinned(series, _SHOWN)),
+        series=tuple(_thinned(series, _POINTS_SHOWN)),
         over="births",
     )
 
 
 def are_few_and_large(count: int, nbytes: float) -> bool:
     """Return whether the results of a line may become `EPOCHS`, and are large enough to look at."""
-    return count >= _FEW and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
+    return count >= _FEW_RESULTS and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
 
 
 def joins(row: SiteRow) -> bool:
@@ -382,7 +382,7 @@ def _trend_of_replaced(course: Sequence[Point], live: int, made: int, latest: in
 
 def has_levels(course: Sequence[Point]) -> bool:
     """Return whether the bytes of a line changed often enough to be growth."""
-    return len({nbytes for *_, nbytes in course}) >= _LEVELS
+    return len({nbytes for *_, nbytes in course}) >= _VALUES_AT_LEAST
 
 
 def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
@@ -501,7 +501,7 @@ def _grows(
         if last * _MUCH_FASTER_BEFORE < speed_before and not _is_even(points, values):
             # The last items of a cache come at random times. A leak in a loop grows with each turn.
             return False
-    if len(set(values)) < _LEVELS or len(set(values[-third - 1 :])) < _LEVELS // 3:
+    if len(set(values)) < _VALUES_AT_LEAST or len(set(values[-third - 1 :])) < _VALUES_AT_LEAST // 3:
         return False
     size = len(values) // _BLOCKS
     if size >= 2:
@@ -734,7 +734,7 @@ class Evidence:
         if not births.function.endswith(_NESTED_COMPREHENSIONS) and are_apart():
             return False
         gaps = [after - before for before, after in pairwise(sorted(births.numbers()))]
-        return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _TABLES
+        return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _DISTANCES_BETWEEN_RUNS
 
     def trend_of(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
-from ..holders.search import REPEATED
+from ..holders.search import POSSIBLY_PINNED_TIMES, REPEATED
 
 if TYPE_CHECKING:
     from ...scopes.framework import Escape
@@ -28,8 +28,6 @@ _WORTH_PER_PASS: Final = 512
 """Growth by fewer bytes a pass is that of a list of numbers: docs/limits.md says 512 bytes."""
 _PINNED_TIMES: Final = 10
 """Views that keep at least so many times the bytes that they use are likely leaks."""
-_POSSIBLY_PINNED_TIMES: Final = 2
-"""Views that keep more than so many times the bytes that they use are possible leaks."""
 _GRAPH_PASSES: Final = 8
 """A graph over so many steps of an optimizer is not that of one step."""
 _MODELS: Final = 8
@@ -211,7 +209,7 @@ def judgement_on(facts: Facts) -> Judgement:
             "them, it grows without end",
             facts.remedy or "clear the holder, or bound it",
         )
-    if facts.pinned_times > _POSSIBLY_PINNED_TIMES:
+    if facts.pinned_times > POSSIBLY_PINNED_TIMES:
         return _pinned(facts, "possible")
     if facts.reason == "suspended":
         return Judgement(

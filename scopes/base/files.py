@@ -15,7 +15,7 @@ __all__ = [
 
 _OPEN_FILES: Final = ("/dev/", "/proc/")
 """Folders whose files are devices or open files: a rename would not write to them."""
-_NUMBERS: Final = itertools.count()
+_FILE_NUMBERS: Final = itertools.count()
 """The numbers in the names of temporary files."""
 
 
@@ -41,7 +41,7 @@ def write_whole(path: Path, content: bytes) -> None:
         path.write_bytes(content)
         return
     # A new name for each call, because a signal handler may write the same file meanwhile.
-    temporary = target.with_name(f".whole.{os.getpid()}.{next(_NUMBERS)}")
+    temporary = target.with_name(f".whole.{os.getpid()}.{next(_FILE_NUMBERS)}")
     try:
         temporary.write_bytes(content)
         if target.exists():

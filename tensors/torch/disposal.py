@@ -143,7 +143,7 @@ _ALLOWED: Final = frozenset(
 )
 # ``isinstance(thing, torch.nn.Parameter)`` reads these of any object, with a default. They are
 # absent: a `DisposedError` would come out of ``isinstance``.
-_ABSENT: Final = frozenset({"_is_param", "_is_buffer"})
+_ALWAYS_ABSENT: Final = frozenset({"_is_param", "_is_buffer"})
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
@@ -157,7 +157,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 def _refuse_attribute(self: Any, name: str) -> Any:
     if name in _ALLOWED:
         return object.__getattribute__(self, name)
-    if name in _ABSENT:
+    if name in _ALWAYS_ABSENT:
         raise AttributeError(name)
     raise _refusal(self)
 

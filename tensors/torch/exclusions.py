@@ -477,7 +477,7 @@ def _keeping_what_it_computes(get: Callable[..., Any]) -> Callable[..., Any]:
 
 _WRAPPER: Final = "compile_wrapper"
 """The name of Dynamo's function that calls compiled code."""
-_GRAPH: Final = "__compiled_fn"
+_COMPILED_GRAPH: Final = "__compiled_fn"
 """How the names of the globals begin that are compiled graphs."""
 
 
@@ -542,7 +542,7 @@ def _watch_graphs(module: Any) -> None:
 def _watching_its_graphs(install: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
     @functools.wraps(install)
     def install_global_unsafe(graph: Any, name: str, value: Any) -> None:
-        install(graph, name, _handing_over_in_scopes(value) if name.startswith(_GRAPH) else value)
+        install(graph, name, _handing_over_in_scopes(value) if name.startswith(_COMPILED_GRAPH) else value)
 
     return install_global_unsafe
 

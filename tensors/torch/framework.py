@@ -72,7 +72,7 @@ _OWN_TENSORS: Final = ("torch.jit._trace", *HIDDEN_KEEPERS)
 # Functions in these modules that return a new tensor to the program, which may keep it.
 _STATES: Final = ("get_rng_state", "get_rng_state_all")
 # Modules that keep their tensors in models and optimizers, where a detector finds them.
-_MODELS: Final = ("torch.nn.modules", "torch.optim")
+_MODULES_OF_MODELS: Final = ("torch.nn.modules", "torch.optim")
 # Modules of this library whose frames are passed over when a birth site is looked for.
 _PASSING: Final = (__name__, BirthMode.__module__, RefusingMode.__module__)
 # Modules of operators that PyTorch implements in Python, for tensors without memory.
@@ -192,7 +192,7 @@ class TorchFramework(TorchReferences):
             return Role.GENERATED if code.co_filename.startswith(_GENERATED) else None
         if module in _PASSING or module.startswith(_KERNELS):
             return Role.PASSING
-        keeps = keeps_births(module, code) and not module.startswith(_MODELS)
+        keeps = keeps_births(module, code) and not module.startswith(_MODULES_OF_MODELS)
         is_own = module.startswith(_OWN_TENSORS) and code.co_name not in _STATES
         return Role.KEEPER if code.co_name == "flatten_parameters" or is_own or keeps else None
 

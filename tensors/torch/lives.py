@@ -42,7 +42,7 @@ def note_lives(lives: LifeLog) -> Callable[[], None]:
         Ends the noting.
     """
     mode = _NotingMode(lives)
-    functions: list[Any] = [getattr(_python_dispatch, name, None) for name in _FUNCTIONS]
+    functions: list[Any] = [getattr(_python_dispatch, name, None) for name in _FUNCTIONS_OF_MODES]
     if None in functions:
         PATCHES.fail(TORCH_DISPATCH_MODES, f"not so: {TORCH_DISPATCH_MODES.guard}")
         mode.__enter__()
@@ -58,7 +58,7 @@ def note_lives(lives: LifeLog) -> Callable[[], None]:
     return partial(_end, stack, mode)
 
 
-_FUNCTIONS: Final = ("_push_mode", "_pop_mode", "_get_current_dispatch_mode_stack")
+_FUNCTIONS_OF_MODES: Final = ("_push_mode", "_pop_mode", "_get_current_dispatch_mode_stack")
 
 
 _here: Final = threading.local()

@@ -50,7 +50,7 @@ _LEVELS: Final = 4
 _LISTS: Final = frozenset({ModuleList, ModuleDict})
 _MAKERS: Final = ("__init__", "__setstate__")
 _COPYING: Final = "deepcopy"
-_TABLES: Final = ("_modules", "_parameters", "_buffers")
+_OF_MODULES: Final = ("_modules", "_parameters", "_buffers")
 _GROWN: Final = 8
 """A module grows if at least this many names were added to it after it was made."""
 _Base: Final[Any] = torch._C.TensorBase
@@ -82,7 +82,7 @@ class Models:
         """Record a module that is being made; of any other, that a part was added to it."""
         if self._log.recall_memory(module) is None and self._record(module):
             return
-        if any(held == name for table in _TABLES for held, _ in members_of(module, table)):
+        if any(held == name for table in _OF_MODULES for held, _ in members_of(module, table)):
             self._added.discard(module, name)
         elif not _is_making():
             self._added.add(module, name)
@@ -211,7 +211,7 @@ class Models:
 
 _Parts = Mapping[int, Mapping[str, Set[str]]]
 """By ``id`` of a module that grows: for each of its tables, the names that were added."""
-_NO_NAMES: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(_TABLES, frozenset())
+_NO_NAMES: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(_OF_MODULES, frozenset())
 
 
 @final
@@ -234,7 +234,7 @@ class _Added:
         names.add(name)
         if len(names) >= 2 * _GROWN and not len(names) & (len(names) - 1):
             # At each power of two, forget the names that the module no longer has.
-            names &= {held for table in _TABLES for held, _ in members_of(module, table)} | {name}
+            names &= {held for table in _OF_MODULES for held, _ in members_of(module, table)} | {name}
 
     def discard(self, module: Any, name: str) -> None:
         """Forget a name that gets a new value: that is no growth."""
@@ -248,7 +248,7 @@ class _Added:
             module = reference()
             if module is None or len(names) < _GROWN:
                 continue
-            tables = {table: names.intersection(held for held, _ in members_of(module, table)) for table in _TABLES}
+            tables = {table: names.intersection(held for held, _ in members_of(module, table)) for table in _OF_MODULES}
             if sum(map(len, tables.values())) >= _GROWN:
                 found[key] = tables
         return found

@@ -78,10 +78,19 @@ WAITING: Final = frozenset(
 """Names of functions written in C that block. No operation of PyTorch has one of these names."""
 
 _FOLDER: Final = str(Path(torch.__file__).parent)
-_LIBRARIES: Final = (_C._VariableFunctions, _C._nn, _C._linalg, _C._fft, _C._special, _C._sparse, _C._nested, operator)
+_FUNCTIONS_OF: Final = (
+    _C._VariableFunctions,
+    _C._nn,
+    _C._linalg,
+    _C._fft,
+    _C._special,
+    _C._sparse,
+    _C._nested,
+    operator,
+)
 _CALLERS: Final = ("all", "any", "filter", "list", "map", "max", "min", "reduce", "set", "sorted", "sum", "tuple")
 
-OPERATIONS: Final = frozenset(itertools.chain(dir(_C.TensorBase), *map(dir, _LIBRARIES), _CALLERS))
+OPERATIONS: Final = frozenset(itertools.chain(dir(_C.TensorBase), *map(dir, _FUNCTIONS_OF), _CALLERS))
 """Names of PyTorch's operations, and of functions written in C that may call one (`_CALLERS`)."""
 
 # Instructions at which the interpreter switches threads, and the one by which a ``with`` block
