@@ -612,8 +612,8 @@ def _grows(phase: int, *, has_more: bool) -> bool:
             if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
         elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(row))):
-            course = while_replaced(course_over_births(number, phase))
-            if has_levels(course) and trend_of(course):
+            joined = while_replaced(course_over_births(number, phase))
+            if has_levels(joined) and trend_of(joined):
                 return True
         elif are_few_and_large(round(live), nbytes) and live >= NEVER_RELEASED * made:
             return True
