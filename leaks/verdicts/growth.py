@@ -603,6 +603,8 @@ def is_of_phase(site: int, phase: int) -> bool:
     phase : int
         The number of the last birth before the phase.
     """
+    # The points are counted from the last time that the log was cleared.
+    phase -= LOG.cleared_at()
     course = LOG.series(site, None)
     before = max((live for number, live, _ in course if number <= phase), default=0)
     since = max((live for number, live, _ in course if number > phase), default=0)
@@ -620,7 +622,10 @@ def course_over_births(site: int, phase: int = 0) -> list[Point]:
         The number of the last birth before the phase, from which births are counted.
     """
     course = LOG.series(site, None)
-    return [(number - phase, live, nbytes) for number, live, nbytes in course if number > phase] if phase else course
+    if not phase:
+        return course
+    phase -= LOG.cleared_at()
+    return [(number - phase, live, nbytes) for number, live, nbytes in course if number > phase]
 
 
 # The growth of a line by the log of births.
