@@ -60,6 +60,7 @@ __all__ = [
     "AFTER_THREADS",
     "Growing",
     "Inventory",
+    "one_line",
 ]
 
 AFTER_THREADS: Final = "when its threads had ended"
@@ -373,8 +374,8 @@ class Growing:
         try:
             self.look_at(make(), births)
         except Exception as error:
-            # The program must go on. Messages of PyTorch may have a whole tensor in them.
-            text = shorten(repr(error), _MESSAGE_CHARACTERS, placeholder=" ...")
+            # The program must go on.
+            text = one_line(error)
             if self._failure is None:
                 with suppress(OSError, ValueError):
                     print(f"leak-report: internal error: a look at what grows failed: {text}", file=sys.stderr)
@@ -539,6 +540,12 @@ class Growing:
         """
         died = max((LOG.site(number).last_birth_before_death for number in _numbers_of(line)), default=0)
         return 0 < died < self._last.get(STEP, 0)
+
+
+def one_line(error: Exception) -> str:
+    """Return an error of this package in a line, without its traceback, which holds variables."""
+    # Messages of PyTorch may have a whole tensor in them.
+    return shorten(repr(error), _MESSAGE_CHARACTERS, placeholder=" ...")
 
 
 def _outermost_function() -> str:

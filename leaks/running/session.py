@@ -38,7 +38,7 @@ from ..reporters.json_report import ReportFileError, report_from_json
 from ..saved.files import merged, reports_in, write_report
 from ..saved.settings_file import Suppression, suppressed_by
 from .children import ChildProcesses, session_of, watch_children, without_report
-from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
+from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory, one_line
 from .last_request import Answers, LastRequest
 from .signals import ReportAtTermination, SignalAnswer
 
@@ -125,6 +125,8 @@ class Session:
         self._answers: Answers | None = None
         self._is_over = False
         self._inventory: Inventory | None = None
+        # What could not be seen because of errors of this package.
+        self._failures: list[str] = []
         self._growing = Growing(lambda: self._own_report("unfinished", OBJECTS_WHILE_RUNNING))
         self._stop_looking: Callable[[], None] | None = None
         self._own_pages: OwnPages | None = None
@@ -229,7 +231,11 @@ class Session:
             own,
             program=replace(own.program, argv=self.argv, module=self.module, status=status, ended=ended, error=error),
             processes=(process,),
-            unwatched=(*own.unwatched, *([] if self._children is None else self._children.unwatched())),
+            unwatched=(
+                *own.unwatched,
+                *self._failures,
+                *([] if self._children is None else self._children.unwatched()),
+            ),
         )
         if self.is_worker:
             return own if self._is_program else replace(own, leaks=tuple(of_worker(leak) for leak in own.leaks))
@@ -243,12 +249,16 @@ class Session:
     def finish(self, ended: Ending, status: int | None, error: str | None = None) -> Report:
         """Write and return the last report."""
         self._end()
-        if self._inventory is not None:
-            self._inventory.go_on(AFTER_EXIT)
-        if self._inventory is None:
-            own = self._with_freed(self._own_report(ended, self.settings.object_limit))
-        else:
-            own = self._inventory.report
+        own: Report | None = None
+        with self._going_on("what the program had in the end"):
+            if self._inventory is None:
+                own = self._with_freed(self._own_report(ended, self.settings.object_limit))
+            else:
+                own = self._inventory.report
+                self._inventory.go_on(AFTER_EXIT)
+                own = self._inventory.report
+        if own is None:
+            own = Report(settings=self.settings)
         report = self._with_others(own, ended, status, error)
         if self._lives is not None:
             self._lives.stop()
@@ -264,7 +274,7 @@ class Session:
         request = None if self.is_worker or self._folder is None else LastRequest(self._folder)
         # A report that is being made on another thread refers to objects of the program, and would
         # look like a holder.
-        with self._no_report_meanwhile():
+        with self._no_report_meanwhile(), self._going_on("what the program had when its code returned"):
             self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
         if request is not None:
             request.wait()
@@ -284,6 +294,17 @@ class Session:
                 with suppress(RuntimeError):
                     ticker.start()
 
+    @contextmanager
+    def _going_on(self, unseen: str) -> Generator[None]:
+        """Have the program go on after an error of this package; the report says what is unseen."""
+        try:
+            yield
+        except Exception as error:
+            text = one_line(error)
+            with suppress(OSError, ValueError):
+                print(f"leak-report: internal error: {text}", file=sys.stderr)
+            self._failures.append(f"{unseen}: {text}")
+
     def _with_freed(self, report: Report) -> Report:
         """Return a report with the lines that grew and were freed before the end."""
         return with_freed(report, *self._growing.freed(report.leaks, report.kept))
@@ -291,7 +312,7 @@ class Session:
     def complete_inventory(self) -> None:
         """Add what the threads of the program made after its code had returned."""
         if self._inventory is not None:
-            with self._no_report_meanwhile():
+            with self._no_report_meanwhile(), self._going_on("what its threads made after that"):
                 self._inventory.go_on(AFTER_THREADS)
 
     # ------------------------------------------------------------------ the processes
@@ -316,6 +337,7 @@ class Session:
         self._parent = os.getppid()
         self._began_at = utc_of(time.time())
         self._inventory = None
+        self._failures = []
         # Each look writes the report too: the parent may kill this process, as a pool does, before
         # the next report is due.
         self._growing = Growing(self._written)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Final, final
+from typing import Final, final, get_args
 
 from ...scopes.base.process import PATCHES
 from ...scopes.base.sites import Site
@@ -21,12 +21,12 @@ from ..births.lines import Beginning, Births
 from ..births.log import RecordedMemory, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among
 from ..holders.origins import chain_of
-from ..report.leaks import RECORDS_AT_MOST, WARM_UP, Leak, Trend, Unjudged, excerpt_of, fingerprint_of
+from ..report.leaks import RECORDS_AT_MOST, WARM_UP, Leak, Sureness, Trend, Unjudged, excerpt_of, fingerprint_of
 from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import EPOCHS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
+from .growth import BIRTHS_AT_LEAST, EPOCHS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
 from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
@@ -176,6 +176,12 @@ def report_of(
             else:
                 leaks.append(leak)
                 carriers |= with_graphs.keys()
+        of_leaks = [(leak, sure) for leak in kept if (sure := _sureness_by_graphs(leak, leaks, graphs)) is not None]
+        for leak, sure in of_leaks:
+            leaks.append(replace(leak, sure=sure))
+            places[id(leaks[-1])], graphs[id(leaks[-1])] = places[id(leak)], graphs[id(leak)]
+        moved = {id(leak) for leak, _ in of_leaks}
+        kept = [leak for leak in kept if id(leak) not in moved]
         graph_nbytes = _graph_nbytes_by_leak(found, holders, [*leaks, *kept], graphs, places)
         graphs.clear()
         for rows in (leaks, kept):
@@ -237,6 +243,20 @@ def _by_reason(
     return [
         _Group(found, places, reason, escape, is_gone, views) for (reason, _, escape, is_gone), places in parts.items()
     ]
+
+
+def _sureness_by_graphs(
+    leak: Leak, leaks: Sequence[Leak], graphs: Mapping[int, Mapping[int, object]]
+) -> Sureness | None:
+    """Return how sure it is that one more line of the graphs of some leaks leaks; None if none is.
+
+    Such as the line of the weights of each step, where that of the inputs leaks.
+    """
+    if leak.kind != "graph" or leak.count < BIRTHS_AT_LEAST:
+        return None
+    mine = graphs[id(leak)].keys()
+    found = [other.sure for other in leaks if other.kind == "graph" and not mine.isdisjoint(graphs[id(other)])]
+    return min(found, key=get_args(Sureness).index, default=None)
 
 
 def _graph_nbytes_by_leak(

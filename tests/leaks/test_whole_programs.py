@@ -1233,6 +1233,65 @@ def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_pa
     assert report.verdict == "undecided"
 
 
+@pytest.mark.parametrize(
+    ("broken", "unseen"),
+    [
+        ("Inventory.__init__", ["what the program had when its code returned"]),
+        ("Inventory.go_on", ["what its threads made after that", "what the program had in the end"]),
+        (
+            "LeakDetector.report",
+            ["what the program had when its code returned", "what the program had in the end"],
+        ),
+    ],
+)
+def test_where_a_report_fails_the_program_ends_as_it_does_and_its_report_is_undecided(
+    tmp_path: Path, broken: str, unseen: list[str]
+) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "from disposescope.leaks import LeakDetector\n"
+        "from disposescope.leaks.running.inventory import Inventory\n"
+        "def fail(*args, **kwargs):\n"
+        "    raise TypeError('broken')\n"
+        f"{broken} = fail\n"
+        "sys.exit(7)\n"
+    )
+    command = [sys.executable, "-m", "disposescope", "run", "-q", "-o", "r.json", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    report = report_from_json((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert done.returncode == 7
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("leak-report: internal error: TypeError('broken')") == len(unseen)
+    assert report.unwatched == tuple(f"{what}: TypeError('broken')" for what in unseen)
+    assert report.verdict == "undecided"
+
+
+RECURRENT = """
+import torch
+from torch import nn
+
+net = nn.RNN(16, 32)
+weights = list(net.parameters())
+state = torch.zeros(1, 8, 32)
+for step in range(40):
+    out, state = net(torch.randn(5, 8, 16), state)
+    out.square().mean().backward(retain_graph=True)
+    with torch.no_grad():
+        after = [weight - 1e-4 * weight.grad for weight in weights]
+    for weight, value in zip(weights, after):
+        weight.data, weight.grad = value, None
+"""
+
+
+def test_all_lines_whose_results_a_leaking_graph_holds_leak(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, RECURRENT)
+    assert {(leak.kind, leak.sure) for leak in report.leaks} == {("graph", "likely")}
+    lines = {RECURRENT.splitlines()[leak.site.line - 1].strip() for leak in report.leaks if leak.site is not None}
+    assert len(lines) == 2, lines
+    assert all(leak.count < 16 for leak in report.kept if leak.kind == "graph")
+
+
 LATE = """
 import numpy as np
 
