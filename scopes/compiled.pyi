@@ -413,6 +413,13 @@ def note_variables(frame: FrameType, /) -> tuple[int, CodeType, set[int | str]]:
     A variable counts as unbound if its value is a disposed resource.
     """
 
+def variables_of(frame: FrameType, /) -> dict[str, Any]:
+    """Return the variables of a frame by name, in a new dict.
+
+    ``f_locals`` would change the program before Python 3.13: it writes the values of the moment
+    into the dict that `locals` has returned, and a frame keeps that dict, with its values.
+    """
+
 def held_entries(
     entries: list[Entry],
     types: tuple[type, ...],

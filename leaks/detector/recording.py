@@ -100,7 +100,8 @@ class RunRecorder:
 
     def __init__(self, interval_s: float) -> None:
         self._ticker = Ticker(self.sample, interval_s)
-        self._lock = threading.Lock()
+        # A finalizer, or a handler of a signal, may open a scope while this thread has the lock.
+        self._lock = threading.RLock()
         self._samples: Thinned[Sample] = Thinned()
         self._passes: Thinned[Pass] = Thinned()
         self._bands: Thinned[Band] = Thinned()

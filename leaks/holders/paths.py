@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, Final, cast, final
 
 from ...scopes.base.sites import shown
+from ...scopes.compiled import variables_of
 from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
 from ...scopes.tree_walk import attributes_of, instance_dict_of
@@ -34,7 +35,6 @@ from .references import (
     is_thread_local,
     is_weak_keyed,
     items_of_weak_keyed,
-    locals_of,
     named_in,
     namespace_of,
     qualified_name_of,
@@ -129,7 +129,7 @@ def _ends_at_self_of_init(origin: Origin, chain: list[object]) -> bool:
     frame = chain[-2]
     if type(frame) is not types.FrameType or not frame.f_code.co_qualname.endswith(".__init__"):
         return False
-    return locals_of(frame).get("self") is chain[-1]
+    return variables_of(frame).get("self") is chain[-1]
 
 
 def _shown_parts(chain: list[object]) -> list[list[object]]:
@@ -355,7 +355,7 @@ def _frame_text(frame: types.FrameType, line: int, child: object) -> str:
     if isinstance(child, types.CellType):
         # A variable that functions share. The frame refers to the cell, which may be empty.
         value_of_child = next(iter(gc.get_referents(child)), child)
-    for name, value in locals_of(frame).items():
+    for name, value in variables_of(frame).items():
         if value is value_of_child:
             return f"{where}: local {name!r}"
     return where

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
-from ...scopes.compiled import referents
+from ...scopes.compiled import referents, variables_of
 from ...scopes.framework import FRAMEWORKS, Framework, Part
 from ...scopes.identity import Entry, HeldEntry, StrongEntry
 from ...scopes.scope import DisposeScope
@@ -45,7 +45,6 @@ __all__ = [
     "is_thread_local",
     "is_weak_keyed",
     "items_of_weak_keyed",
-    "locals_of",
     "named_in",
     "namespace_of",
     "qualified_name_of",
@@ -213,26 +212,6 @@ def referents_of(node: Any) -> list[object]:
     return found
 
 
-def locals_of(frame: types.FrameType) -> dict[str, object]:
-    """Return the local variables of a frame by name, without keeping their values alive.
-
-    Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would
-    hold the values after the function has dropped them. Here it is emptied again, unless the
-    program holds it too (having called ``locals()``).
-    """
-    variables = frame.f_locals
-    if not frame.f_code.co_flags & _OPTIMIZED:
-        return dict(variables)
-    copied = dict(variables)
-    # At three references nobody but the frame has the dict: one is the frame's, one that of the
-    # variable here, one that of the argument.
-    if sys.version_info < (3, 13) and sys.getrefcount(variables) <= 3:
-        code = frame.f_code
-        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-            variables.pop(name, None)
-    return copied
-
-
 def namespace_of(thing: Any) -> dict[str, object]:
     """Return the names of a class or module, read past its metaclass and any ``__getattr__``."""
     namespace = _class_namespace(thing) if issubclass(type(thing), type) else _module_namespace(thing)
@@ -333,36 +312,56 @@ def is_exception(node: object) -> bool:
     return issubclass(type(node), BaseException)
 
 
-def awaited_by(thing: Any) -> Any:
-    """Return what a suspended generator or coroutine awaits or yields from; ``None`` of any other.
-
-    One that runs is never asked. Python takes the instruction after the current one for the one
-    after a ``yield``, and then returns what its stack had there: an object that may be gone.
-    No code runs between the two attributes that are read here.
-    """
-    cls = class_of(thing)
-    if cls is types.CoroutineType:
-        return thing.cr_await if thing.cr_suspended else None
-    if cls is types.GeneratorType:
-        return thing.gi_yieldfrom if thing.gi_suspended else None
-    if cls is types.AsyncGeneratorType:
-        return thing.ag_await if _is_suspended(thing) else None
-    return None
-
-
 if sys.version_info >= (3, 12):
 
-    def _is_suspended(generator: Any) -> bool:
-        suspended: bool = generator.ag_suspended
-        return suspended
+    def awaited_by(thing: Any) -> Any:
+        """Return what a suspended generator or coroutine awaits or yields from, or ``None``.
+
+        One that runs is never asked. On Python 3.12 it answers with whatever its stack has, an
+        object that may be gone. No code runs between the two attributes that are read here.
+        """
+        cls = class_of(thing)
+        if cls is types.CoroutineType:
+            return thing.cr_await if thing.cr_suspended else None
+        if cls is types.GeneratorType:
+            return thing.gi_yieldfrom if thing.gi_suspended else None
+        if cls is types.AsyncGeneratorType:
+            return thing.ag_await if thing.ag_suspended else None
+        return None
 
 else:
     _YIELD: Final = opcode.opmap["YIELD_VALUE"]
+    _RESUME: Final = opcode.opmap["RESUME"]
+    _AFTER_YIELD_FROM: Final = 2
+    """The arguments of ``RESUME`` from here on follow ``yield from`` and ``await``."""
 
-    def _is_suspended(generator: Any) -> bool:
-        # Python 3.11 does not tell it of asynchronous generators, but where they stand.
-        frame = generator.ag_frame
-        return frame is not None and frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _YIELD
+    def awaited_by(thing: Any) -> Any:
+        """Return what a suspended generator or coroutine awaits or yields from, or ``None``.
+
+        None is asked for it. On Python 3.11 one that runs answers with whatever its stack has, and
+        one that is suspended too while an exception is thrown into what it awaits: an object that
+        may be gone. What it refers to is known in each state, the top of its stack last.
+        """
+        prefix = _FRAMES_OF.get(class_of(thing))
+        if prefix is None:
+            return None
+        found = referents(thing)
+        frame = getattr(thing, prefix)
+        if frame is None or frame.f_lasti < 0:
+            return None
+        code, at = frame.f_code.co_code, frame.f_lasti
+        if code[at] != _YIELD or code[at + 2] != _RESUME or code[at + 3] < _AFTER_YIELD_FROM:
+            return None
+        if found and is_exception(found[-1]):
+            # The one that is being handled there.
+            found.pop()
+        return found[-1] if found else None
+
+    _FRAMES_OF: Final[dict[type, str]] = {
+        types.CoroutineType: "cr_frame",
+        types.GeneratorType: "gi_frame",
+        types.AsyncGeneratorType: "ag_frame",
+    }
 
 
 def _of_function(node: types.FunctionType) -> list[object]:
@@ -377,7 +376,7 @@ def _of_function(node: types.FunctionType) -> list[object]:
 
 
 def _of_frame(node: types.FrameType) -> list[object]:
-    found: list[object] = [] if runs_module(node) else list(locals_of(node).values())
+    found: list[object] = [] if runs_module(node) else list(variables_of(node).values())
     # A frame whose function has returned, such as one of a kept traceback, keeps the frames of its
     # callers. Frames that still run are roots, and are left out here.
     caller = node.f_back

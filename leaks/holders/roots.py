@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from weakref import WeakSet, finalize
 
 from ...scopes.base.sites import is_inside, shown
-from ...scopes.compiled import tracked_objects
+from ...scopes.compiled import tracked_objects, variables_of
 from .origins import Origin, OriginKind
 from .references import (
     HIDDEN_TYPES,
@@ -27,7 +27,6 @@ from .references import (
     framework_of,
     is_module,
     is_static,
-    locals_of,
     named_in,
     namespace_of,
     qualified_name_of,
@@ -100,7 +99,7 @@ def _locals(on_thread: str, frame: FrameType) -> Iterator[Root]:
     if is_of_coroutine:
         where += " of a coroutine"
     where += on_thread
-    for name, value in locals_of(frame).items():
+    for name, value in variables_of(frame).items():
         yield Origin(f"{where}: local {name!r}", "frame", function, name, on_thread, is_of_coroutine), value
 
 
@@ -192,7 +191,7 @@ def count_names(wanted: Collection[int]) -> dict[int, int]:
                 if id(value) in wanted:
                     counts[id(value)] = counts.get(id(value), 0) + 1
     for _, frame in _frames():
-        for value in locals_of(frame).values():
+        for value in variables_of(frame).values():
             if id(value) in wanted:
                 counts[id(value)] = counts.get(id(value), 0) + 1
     return counts
@@ -315,7 +314,7 @@ def _waiting_in(task_name: str, task: Any) -> Iterator[Root]:
         frame = waiting.cr_frame
         if frame is not None and waiting.cr_suspended and not is_of_library(frame.f_globals.get("__name__")):
             where, function = f"task {task_name!r}, suspended {_text_of(frame)}", frame.f_code.co_qualname
-            for name, value in locals_of(frame).items():
+            for name, value in variables_of(frame).items():
                 yield Origin(f"{where}: local {name!r}", "task", function, name), value
         waiting = awaited_by(waiting)
 

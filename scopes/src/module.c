@@ -119,6 +119,7 @@ static PyMethodDef functions[] = {
     {"modules_were_imported", compiled_modules_were_imported, METH_NOARGS, NULL},
     {"note_modules_seen", compiled_note_modules_seen, METH_O, NULL},
     {"note_variables", compiled_note_variables, METH_O, NULL},
+    {"variables_of", compiled_variables_of, METH_O, NULL},
     {"referents", referents, METH_O, NULL},
     {"release", FAST(compiled_release), METH_FASTCALL, NULL},
     {"release_newest", FAST(compiled_release_newest), METH_FASTCALL, NULL},

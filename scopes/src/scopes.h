@@ -179,6 +179,7 @@ PyObject *compiled_release_newest(PyObject *module, PyObject *const *arguments, 
 /* ------------------------------------------------------------------ held/: references to resources at a block's end */
 
 PyObject *compiled_note_variables(PyObject *module, PyObject *frame);
+PyObject *compiled_variables_of(PyObject *module, PyObject *frame);
 PyObject *compiled_held_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *compiled_kept_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 

@@ -96,7 +96,18 @@ ScopeState *current_scope(void)
 
 int set_current(PyObject *scope)
 {
+#if PY_VERSION_HEX < 0x030c0000
+    /* Python allocates here while it refers to the variables of the context without a reference. If
+     * the collector ran, a finalizer that opens a scope would free them. Since 3.12 it runs between
+     * instructions only. */
+    int collects = PyGC_Disable();
+#endif
     PyObject *token = PyContextVar_Set(current_variable, scope);
+#if PY_VERSION_HEX < 0x030c0000
+    if (collects) {
+        PyGC_Enable();
+    }
+#endif
     Py_XDECREF(token);
     return token == NULL ? -1 : 0;
 }

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from ...scopes.base.process import PATCHES
-from ...scopes.compiled import leave_birth_open
+from ...scopes.compiled import leave_birth_open, variables_of
 from ...scopes.context import CURRENT, resolve
 from ...scopes.framework import recording
 from ...scopes.identity import LIVE
@@ -283,7 +283,7 @@ def copies_a_module(frame: FrameType) -> bool:
     """Return whether ``copy.deepcopy``, given its innermost frame, is copying a module."""
     found: FrameType | None = frame
     while found is not None and found.f_globals.get("__name__") == "copy":
-        if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
+        if found.f_code.co_name == "deepcopy" and isinstance(variables_of(found).get("x"), torch.nn.Module):
             return True
         found = found.f_back
     return False

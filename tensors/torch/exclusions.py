@@ -29,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ...scopes.base.errors import DisposedError
 from ...scopes.base.process import PATCHES, when_imported
+from ...scopes.compiled import variables_of
 from ...scopes.context import CURRENT
 from ...scopes.framework import recording
 from ...scopes.identity import entry_of
@@ -562,7 +563,7 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
 
 @recording
 def _hand_over_result(frame: FrameType) -> None:
-    local = frame.f_locals
+    local = variables_of(frame)
     result = local.get("result")
     if result is not None:
         refusal = births_in(result, args=local.get("args", ()), kwargs=local.get("kwargs"), frame=None)

@@ -28,6 +28,7 @@ import disposescope as ds
 from disposescope.leaks import LeakDetector
 from disposescope.leaks.holders.holders import Holders
 from disposescope.leaks.holders.references import awaited_by, references_to
+from disposescope.scopes.compiled import variables_of
 from tests.leaks.births import arrays_are_seen
 
 HERE = f"module {__name__}"
@@ -388,6 +389,100 @@ def test_what_runs_is_never_asked_what_it_awaits() -> None:
     running[0] = generator()
     found += next(running[0])
     assert found == 0
+
+
+def test_what_is_suspended_while_an_exception_is_thrown_into_it_is_not_asked() -> None:
+    """Python 3.11 takes what is awaited off the stack before its finalizer runs."""
+    running: list[Any] = []
+    found: list[object] = []
+
+    class Waits:
+        def __await__(self) -> Any:
+            return self
+
+        def __next__(self) -> None:
+            return None
+
+        def __iter__(self) -> Any:
+            return self
+
+        @staticmethod
+        def throw(*error: object) -> None:
+            raise RuntimeError
+
+        def __del__(self) -> None:
+            found.append(awaited_by(running[0]))
+
+    async def coroutine() -> int:
+        try:
+            await Waits()
+        except RuntimeError:
+            return 5
+        return 0
+
+    running.append(coroutine())
+    running[0].send(None)
+    assert type(awaited_by(running[0])) is Waits
+    with pytest.raises(StopIteration) as stopped:
+        running[0].throw(ValueError())
+    assert stopped.value.value == 5
+    assert len(found) == 1
+    assert type(found[0]) is not Waits
+    running.clear()
+
+
+def test_a_report_changes_nothing_in_what_locals_has_returned() -> None:
+    with LeakDetector() as detector:
+
+        def function(width: int) -> list[object]:
+            given = locals()
+            kept = tensor()
+            detector.report()
+            names = [sorted(given)]
+            for _name in locals():
+                detector.report()
+            exec("width = 2\ndetector.report()\nnames.append(width)", {"detector": detector, "names": names}, given)
+            assert kept.shape
+            return [*names, given["width"]]
+
+        assert function(3) == [["detector", "width"], 2, 2]
+
+
+def test_variables_are_read_by_name() -> None:
+    outer = "of the outer function"
+
+    def function(parameter: int, *rest: object, **named: object) -> dict[str, object]:
+        inner = [outer, parameter]
+        unbound: int
+
+        def reads() -> object:
+            return inner
+
+        assert reads() is inner
+        if not parameter:
+            unbound = 1
+            assert unbound
+        return variables_of(sys._getframe())
+
+    found = {name: value for name, value in function(1, 2, a=3).items() if "@" not in name}
+    reads = found.pop("reads")
+    assert callable(reads)
+    assert found == {
+        "parameter": 1,
+        "rest": (2,),
+        "named": {"a": 3},
+        "inner": [outer, 1],
+        "outer": outer,
+    }
+    assert variables_of(sys._getframe())["found"] is found
+
+    class Body:
+        x = 1
+        found = variables_of(sys._getframe())
+
+    assert Body.found["x"] == 1
+    with pytest.raises(TypeError, match="expected a frame"):
+        variables_of(None)  # type: ignore[arg-type]
 
 
 def test_what_is_suspended_is_asked_what_it_awaits() -> None:

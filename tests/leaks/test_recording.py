@@ -10,7 +10,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector
-from disposescope.leaks.detector import own_pages
+from disposescope.leaks.detector import own_pages, recording
 from disposescope.leaks.detector.own_pages import OwnPages, own_nbytes
 from disposescope.leaks.detector.recording import Thinned
 from disposescope.leaks.report.timeline import AT_MOST
@@ -39,6 +39,27 @@ def test_samples_passes_and_scopes_are_recorded() -> None:
     assert [(band.name, band.depth) for band in timeline.bands] == [("epoch", 0), ("step", 1)] * 3
     assert all(band.to_s is not None and band.from_s <= band.to_s for band in timeline.bands)
     assert {band.thread for band in timeline.bands} == {threading.current_thread().name}
+
+
+@pytest.mark.timeout(60)
+def test_a_finalizer_may_open_a_scope_while_one_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So may a handler of a signal: both run on the thread that is recording."""
+    inner = iter(range(2))
+    now_s = recording._now_s
+
+    def now() -> float:
+        for _ in inner:
+            with ds.dispose_scope("of a finalizer"):
+                break
+        return now_s()
+
+    with LeakDetector(timeline_s=60) as detector:
+        monkeypatch.setattr(recording, "_now_s", now)
+        with ds.dispose_scope("step"):
+            pass
+        monkeypatch.undo()
+        names = [band.name for band in detector.timeline().bands]
+    assert sorted(names) == ["of a finalizer", "of a finalizer", "step"]
 
 
 def test_a_scope_that_is_open_has_no_end_yet() -> None:

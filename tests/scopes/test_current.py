@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import gc
 import os
+import subprocess
+import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -710,3 +712,36 @@ class TestThreadsAndForks:
         generator.close()
         assert kept.value is None
         assert counts() == {"created_in_scope": 3, "disposed_in_scope": 3}
+
+
+OPENED_IN_FINALIZERS = """
+import gc
+import disposescope as ds
+
+class Session:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        with ds.dispose_scope():
+            kept.append([{} for _ in range(300)])
+
+ds.zeros(1)
+kept = []
+gc.freeze()
+for turn in range(120):
+    kept.clear()
+    gc.set_threshold(0)
+    gc.collect()
+    Session()
+    gc.set_threshold(1 + turn % 40)
+    with ds.dispose_scope():
+        pass
+print("done")
+"""
+
+
+def test_a_finalizer_may_open_a_scope_while_another_is_being_opened():
+    """Python 3.11 runs the collector inside of `ContextVar.set`, and crashed there."""
+    done = subprocess.run([sys.executable, "-c", OPENED_IN_FINALIZERS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

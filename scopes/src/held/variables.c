@@ -104,7 +104,8 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
                     continue;
                 }
                 bool is_own = group == 0 && cells != NULL && PySequence_Contains(cells, name) == 0;
-                result = visit(value, group == 0 ? i : -1, NULL, is_own, 1, arg);
+                Py_ssize_t before = group == 0 ? 0 : code->co_nlocalsplus - PyTuple_GET_SIZE(names);
+                result = visit(value, before + i, NULL, is_own, 1, arg);
                 Py_DECREF(value);
             }
             Py_XDECREF(names);
@@ -221,6 +222,41 @@ static int note_variable(PyObject *value, Py_ssize_t number, PyObject *name, boo
     int failed = variable == NULL ? -1 : PySet_Add(noted, variable);
     Py_XDECREF(variable);
     return failed;
+}
+
+/* Variables by name, and the code that has the names. */
+struct named {
+    PyObject *variables;
+    PyCodeObject *code;
+};
+
+/* Adds a variable to the dict of `named`. A `variable_visitor`. */
+static int add_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *arg)
+{
+    (void)is_own;
+    (void)extra;
+    struct named *named = arg;
+    PyObject *names = named->code->co_localsplusnames;
+    if (name == NULL && (number < 0 || number >= PyTuple_GET_SIZE(names))) {
+        return 0;
+    }
+    return PyDict_SetItem(named->variables, name != NULL ? name : PyTuple_GET_ITEM(names, number), value);
+}
+
+PyObject *compiled_variables_of(PyObject *module, PyObject *frame)
+{
+    (void)module;
+    if (!PyFrame_Check(frame)) {
+        PyErr_Format(PyExc_TypeError, "internal error: variables_of() was given a %s, expected a frame",
+                     Py_TYPE(frame)->tp_name);
+        return NULL;
+    }
+    struct named named = {PyDict_New(), PyFrame_GetCode((PyFrameObject *)frame)};
+    if (named.variables != NULL && visit_variables((PyFrameObject *)frame, add_variable, &named) < 0) {
+        Py_CLEAR(named.variables);
+    }
+    Py_DECREF(named.code);
+    return named.variables;
 }
 
 PyObject *compiled_note_variables(PyObject *module, PyObject *frame)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 from ....scopes.base.errors import GraphRetainedError
 from ....scopes.base.process import bytes_text, version_of
 from ....scopes.base.sites import Role, mark_of, rank_of, site_of
+from ....scopes.compiled import variables_of
 from ....scopes.identity import refuse_disposed
 from ....scopes.kinds import kind_of
 
@@ -369,7 +370,7 @@ def _running_modules(frame: FrameType | None) -> list[Any]:
     while frame is not None:
         names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
         if names and names[0] == "self":
-            owner = frame.f_locals.get("self")
+            owner = variables_of(frame).get("self")
             if issubclass(type(owner), torch.nn.Module) and not (found and found[-1] is owner):
                 found.append(owner)
         frame = frame.f_back
@@ -416,7 +417,7 @@ def _modules_in_variables(innermost: FrameType) -> Iterator[Any]:
     frame: FrameType | None = innermost
     while frame is not None:
         if rank_of(frame.f_code, frame.f_globals) in (Role.USER, Role.GENERATED):
-            for value in (*frame.f_locals.copy().values(), *frame.f_globals.copy().values()):
+            for value in (*variables_of(frame).values(), *frame.f_globals.copy().values()):
                 if issubclass(type(value), torch.nn.Module):
                     yield value
         frame = frame.f_back
@@ -432,7 +433,7 @@ def _variable_of(tensor: Any, innermost: FrameType) -> tuple[str, str] | None:
     frame: FrameType | None = innermost
     while frame is not None:
         if rank_of(frame.f_code, frame.f_globals) in (Role.USER, Role.GENERATED):
-            for name, value in frame.f_locals.copy().items():
+            for name, value in variables_of(frame).items():
                 if value is tensor:
                     function = frame.f_code.co_qualname
                     found = ("the variable" if function == "<module>" else f"the variable of {function}()", name)
