@@ -18,7 +18,8 @@ __all__ = [
     "collection_paused",
 ]
 
-_lock: Final = threading.Lock()
+# Reading the threshold makes an object: a finalizer may run there, and make a report.
+_lock: Final = threading.RLock()
 hold_across_forks(_lock, 2)
 _thresholds: Final[list[tuple[int, int, int]]] = []
 """The thresholds before the pause, once for each block that is running."""

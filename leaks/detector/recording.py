@@ -110,6 +110,10 @@ class RunRecorder:
         # The bands of open scopes, by the ``id`` of the scope.
         self._open: dict[int, Band] = {}
 
+    def go_on_as_child(self) -> None:
+        """Go on in a forked process: a thread of its parent may have had the lock."""
+        self._lock = threading.RLock()
+
     def start(self) -> None:
         """Begin to record, with a sample."""
         RECORDERS.append(self)
@@ -177,6 +181,14 @@ class RunRecorder:
                 passes=tuple(self._passes.items()),
                 bands=tuple(sorted(bands, key=lambda band: (band.from_s, band.depth))[-AT_MOST:]),
             )
+
+
+def _begin_as_child() -> None:
+    for recorder in RECORDERS:
+        recorder.go_on_as_child()
+
+
+at_forks(in_child=_begin_as_child)
 
 
 def _now_s() -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -282,7 +282,7 @@ class Growing:
             return True
         return self.look()
 
-    def look_at(self, report: Report, births: int) -> None:
+    def look_at(self, report: Report, births: int, live: Mapping[_Line, float]) -> None:
         """Take what grows from a report of what is there now.
 
         Also from the reports that are written now and then: while the main thread waits for other
@@ -294,6 +294,8 @@ class Growing:
             The report.
         births : int
             How many births there were when it was begun.
+        live : mapping
+            How many of each line lived then: threads of the program may go on meanwhile.
         """
         in_scope = bool(OPENINGS.open_scopes())
 
@@ -325,7 +327,7 @@ class Growing:
                 if _fills_a_comprehension():
                     self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
                 else:
-                    self._grown.setdefault(_line_of(leak), (leak, (), _live_of(_line_of(leak))))
+                    self._grown.setdefault(_line_of(leak), (leak, (), live.get(_line_of(leak), 0.0)))
                 continue
             if chain.ends_at_self_of_init:
                 continue
@@ -333,7 +335,7 @@ class Growing:
                 line = _line_of(leak)
                 if line not in largest or leak.nbytes > largest[line].nbytes:
                     largest[line] = leak
-                    self._grown[line] = leak, _retainers_of(leak, report.retainers), _live_of(line)
+                    self._grown[line] = leak, _retainers_of(leak, report.retainers), live.get(line, 0.0)
             elif leak.kind in ("model", "view"):
                 # They may be kept on purpose, such as models that main() averages in the end.
                 self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
@@ -370,9 +372,9 @@ class Growing:
             self._look_at_report_of(make)
 
     def _look_at_report_of(self, make: Callable[[], Report]) -> None:
-        births = LOG.counts()[0]
+        births, live = LOG.counts()[0], _live_by_line()
         try:
-            self.look_at(make(), births)
+            self.look_at(make(), births, live)
         except Exception as error:
             # The program must go on.
             text = one_line(error)
@@ -817,10 +819,6 @@ def _those_that_go(holders: Iterable[str], end: str) -> tuple[str, ...]:
 
 def _made_of(line: _Line) -> int:
     return sum(LOG.site(number).births for number in _numbers_of(line))
-
-
-def _live_of(line: _Line) -> float:
-    return sum((LOG.site(number).live for number in _numbers_of(line)), 0.0)
 
 
 def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, said: str, *, in_a_cycle: bool) -> Leak:

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import mmap
+import os
 import sys
 import threading
 
@@ -11,6 +12,7 @@ import pytest
 import disposescope as ds
 from disposescope.leaks import LeakDetector
 from disposescope.leaks.detector import own_pages, recording
+from disposescope.leaks.detector.collection import collection_paused
 from disposescope.leaks.detector.own_pages import OwnPages, own_nbytes
 from disposescope.leaks.detector.recording import Thinned
 from disposescope.leaks.report.timeline import AT_MOST
@@ -60,6 +62,44 @@ def test_a_finalizer_may_open_a_scope_while_one_is_recorded(monkeypatch: pytest.
         monkeypatch.undo()
         names = [band.name for band in detector.timeline().bands]
     assert sorted(names) == ["of a finalizer", "of a finalizer", "step"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_child_that_is_forked_while_a_thread_records_has_a_lock_of_its_own() -> None:
+    with LeakDetector(timeline_s=60):
+        [recorder] = recording.RECORDERS
+        is_held, may_go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with recorder._lock:
+                is_held.set()
+                may_go.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        is_held.wait()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if recorder._lock.acquire(timeout=5) else 1)
+        may_go.set()
+        thread.join()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_finalizer_may_make_a_report_while_the_collector_is_being_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    threshold, get_threshold = gc.get_threshold(), gc.get_threshold
+    inner = iter(range(1))
+
+    def interrupted() -> tuple[int, int, int]:
+        for _ in inner:
+            with collection_paused():
+                pass
+        return get_threshold()
+
+    monkeypatch.setattr(gc, "get_threshold", interrupted)
+    with collection_paused():
+        assert get_threshold()[0] == 0
+    assert get_threshold() == threshold
 
 
 def test_a_scope_that_is_open_has_no_end_yet() -> None:

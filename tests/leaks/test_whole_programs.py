@@ -1215,7 +1215,7 @@ def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_pa
     (tmp_path / "program.py").write_text(
         "import numpy as np\n"
         "from disposescope.leaks.running.inventory import Growing\n"
-        "def look_at(self, report, births):\n"
+        "def look_at(self, report, births, live):\n"
         "    raise TypeError('broken')\n"
         "Growing.look_at = look_at\n"
         "def main():\n"
