@@ -249,7 +249,7 @@ class Session:
     def finish(self, ended: Ending, status: int | None, error: str | None = None) -> Report:
         """Write and return the last report."""
         self._end()
-        own: Report | None = None
+        own = Report(settings=self.settings)
         with self._going_on("what the program had in the end"):
             if self._inventory is None:
                 own = self._with_freed(self._own_report(ended, self.settings.object_limit))
@@ -257,8 +257,6 @@ class Session:
                 own = self._inventory.report
                 self._inventory.go_on(AFTER_EXIT)
                 own = self._inventory.report
-        if own is None:
-            own = Report(settings=self.settings)
         report = self._with_others(own, ended, status, error)
         if self._lives is not None:
             self._lives.stop()

@@ -256,7 +256,7 @@ def _sureness_by_graphs(
         return None
     mine = graphs[id(leak)].keys()
     found = [other.sure for other in leaks if other.kind == "graph" and not mine.isdisjoint(graphs[id(other)])]
-    return min(found, key=get_args(Sureness).index, default=None)
+    return min(found, key=lambda sure: get_args(Sureness).index(sure), default=None)
 
 
 def _graph_nbytes_by_leak(
