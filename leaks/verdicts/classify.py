@@ -255,8 +255,8 @@ def _sureness_by_graphs(
     if leak.kind != "graph" or leak.count < BIRTHS_AT_LEAST:
         return None
     mine = graphs[id(leak)].keys()
-    found = [other.sure for other in leaks if other.kind == "graph" and not mine.isdisjoint(graphs[id(other)])]
-    return min(found, key=lambda sure: get_args(Sureness).index(sure), default=None)
+    found = {other.sure for other in leaks if other.kind == "graph" and not mine.isdisjoint(graphs[id(other)])}
+    return next((sure for sure in get_args(Sureness) if sure in found), None)
 
 
 def _graph_nbytes_by_leak(
