@@ -259,6 +259,16 @@ class Log:
     def last_pass(self, name: str, /) -> tuple[int, int]:
         """Return the numbers of the last birth before the last pass of a name, and in it; or 0."""
 
+    def report_begins(self) -> None:
+        """Take note that a report is made beside the program, which goes on meanwhile.
+
+        What the report has found lives as long as it is made, so the program seems to keep more.
+        Points of series that are recorded until then get values between those before and after.
+        """
+
+    def report_ends(self) -> None:
+        """Take note that a report which was made beside the program has ended."""
+
     def look_at_births(self, look: Callable[[bool], bool] | None, /) -> None:
         """Call a function on the main thread at growing numbers of births, to look at what lives.
 

@@ -255,10 +255,6 @@ WARM_UP: Final = 4
 """One part in so many of a series, the first points, is warm-up: caches fill, and optimizers make
 their state. Of the 16 passes that growth needs, 12 are left to tell it by.
 """
-_DURING_A_REPORT: Final = 1 / 4
-"""At this part of the later points more may be alive: a report that another thread makes meanwhile
-holds what it has found, however long that takes. What grows has fewer before, and so is not meant.
-"""
 
 
 @final
@@ -313,14 +309,7 @@ def replaced(series: Sequence[tuple[int, int, int]]) -> int:
         return min(1, max(counts, default=0))
     later = counts[len(counts) // WARM_UP :]
     live = min(later[len(later) // 2 :])
-    more = sum(count > live + _WHILE_JOINED for count in later)
-    return live if min(later) >= live and more <= _DURING_A_REPORT * len(later) else 0
-
-
-def while_replaced(series: Sequence[tuple[int, int, int]]) -> Sequence[tuple[int, int, int]]:
-    """Return a series without the points at which a report held what had been replaced."""
-    live = replaced(series)
-    return [point for point in series if point[1] <= live + _WHILE_JOINED] if live else series
+    return live if all(live <= count <= live + _WHILE_JOINED for count in later) else 0
 
 
 # Lines of source around a site.

@@ -25,7 +25,7 @@ from ..births.log import LOG, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.origins import Chain, Holder, chain_of
-from ..report.leaks import Leak, Sureness, Trend, while_replaced
+from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
 from ..verdicts.growth import (
@@ -368,8 +368,13 @@ class Growing:
         make : callable
             Makes the report.
         """
-        if self._look() is None:
+        if self._look() is not None:
+            return
+        LOG.report_begins()
+        try:
             self._look_at_report_of(make)
+        finally:
+            LOG.report_ends()
 
     def _look_at_report_of(self, make: Callable[[], Report]) -> None:
         births, live = LOG.counts()[0], _live_by_line()
@@ -621,8 +626,8 @@ def _grows(phase: int, *, has_more: bool) -> bool:
             if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
         elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(row))):
-            joined = while_replaced(course_over_births(number, phase))
-            if has_levels(joined) and trend_of(joined):
+            course = course_over_births(number, phase)
+            if has_levels(course) and trend_of(course):
                 return True
         elif are_few_and_large(round(live), nbytes) and live >= NEVER_RELEASED * made:
             return True
@@ -657,7 +662,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     # The last point may be of a time after the line was freed.
     if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
         series.pop()
-    trend = trend_over_births(while_replaced(series)) if name is None else trend_of(series)
+    trend = trend_over_births(series) if name is None else trend_of(series)
     if trend is None or 2 * live > series[-1][1]:
         return None
     if name is not None:

@@ -17,7 +17,7 @@ from typing import Final, final
 from ...scopes.base.sites import is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
 from ..births.log import LOG, SiteRow
-from ..report.leaks import WARM_UP, Trend, replaced, while_replaced
+from ..report.leaks import WARM_UP, Trend, replaced
 
 __all__ = [
     "BIRTHS_AT_LEAST",
@@ -774,7 +774,7 @@ class Evidence:
                 return None
             numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
             if births.has_series and (births.made == 1 or joins(LOG.site(site))) and not births.are_of_several_sites:
-                joined = while_replaced(self._course(births, site))
+                joined = self._course(births, site)
                 if live := replaced(joined):
                     return _trend_of_replaced(joined, live, births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):

@@ -175,6 +175,31 @@ def test_a_series_has_what_lived_after_each_pass(log: Any) -> None:
     assert log.passes() == {"step": 5}
 
 
+def test_points_at_which_a_report_held_results_are_between_those_around_them(log: Any) -> None:
+    kept: list[Anchor] = []
+    held: list[Anchor] = []
+
+    def turn(times: int, *, is_held: bool = False) -> None:
+        for _ in range(times):
+            for place in (kept, *([held] * 5 if is_held else [])):
+                place.append(Anchor())
+                log.record_memory(place[-1], None, 100, "kind", "cpu:0")
+            log.mark("step")
+
+    turn(4)
+    number = all_of(log.recorded_memory)[0][1].site
+    log.report_begins()
+    turn(4, is_held=True)
+    assert [count for _, count, _ in log.series(number, "step")] == [1, 2, 3, 4, 4, 4, 4, 4]
+    held.clear()
+    log.report_ends()
+    turn(4)
+    assert log.series(number, "step") == [(step, step, 100 * step) for step in range(1, 13)]
+    log.report_ends()  # one that was begun before the log was cleared
+    turn(1)
+    assert log.series(number, "step")[12] == (13, 13, 1300)
+
+
 def test_a_long_series_is_thinned_evenly(log: Any) -> None:
     kept = []
     for _ in range(3000):

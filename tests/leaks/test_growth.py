@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from disposescope.leaks.report.leaks import replaced, while_replaced
 from disposescope.leaks.verdicts.growth import (
     doubt_of,
     rises,
@@ -226,20 +225,3 @@ def test_a_list_that_is_all_that_a_program_makes_grows_too() -> None:
     assert trend_of_births(with_others, sizes, births=9000, last=1500, course=lambda: steadily) is not None
     bounded = [(number, min(100, number), min(100, number) * 1024) for number in range(0, 1501, 10)]
     assert trend_of_births(with_others, sizes, births=9000, last=1500, course=lambda: bounded) is None, "a buffer"
-
-
-def test_what_a_report_holds_while_it_is_made_hides_no_growth_of_what_is_replaced() -> None:
-    alive = [12 + index % 3 for index in range(200)]
-    held = [28 if 120 <= index < 155 else count for index, count in enumerate(alive)]
-    joined = [(number, count, number * count * 100) for number, count in enumerate(held, 1)]
-    assert replaced(joined) == 12
-    assert [point[1] for point in while_replaced(joined)] == alive[:120] + alive[155:]
-    assert trend_of(joined) is None
-    assert trend_of(while_replaced(joined)) is not None
-    growing = course([*range(1, 201)])
-    assert replaced(growing) == 0
-    assert while_replaced(growing) is growing
-    slowly = course([12 + index // 60 for index in range(200)])
-    assert replaced(slowly) == 0
-    one = course([1] * 100 + [4] * 10 + [1, 2] * 20)
-    assert replaced(one) == 1

@@ -157,6 +157,7 @@ struct sites {
     uint32_t passes_count;        /* how many names have passes */
     struct passes birth_passes;   /* for programs that name no passes: each birth is a pass */
     int64_t live_nbytes[DEVICES]; /* by the number of the device */
+    uint32_t reports; /* how many reports are being made beside the program, which hold what they have found */
 };
 
 /* ------------------------------------------------------------------ the log */
@@ -350,6 +351,9 @@ void sites_clear(Log *log);
 /* Methods of the log. */
 PyObject *sites_mark(Log *log, PyObject *name);
 PyObject *sites_last_pass(Log *log, PyObject *name);
+
+/* A report is begun, or ended, on a thread beside those of the program. */
+void sites_report(Log *log, bool begins);
 PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t count);
 PyObject *sites_site(Log *log, PyObject *number);
 

@@ -60,6 +60,20 @@ static PyObject *cleared_at(Log *log, PyObject *ignored)
     return PyLong_FromUnsignedLongLong(log->cleared_at);
 }
 
+static PyObject *report_begins(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    sites_report(log, true);
+    Py_RETURN_NONE;
+}
+
+static PyObject *report_ends(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    sites_report(log, false);
+    Py_RETURN_NONE;
+}
+
 static PyObject *openings(Log *log, PyObject *ignored)
 {
     (void)ignored;
@@ -184,6 +198,8 @@ static PyMethodDef methods[] = {
     {"open", METHOD(open_log), METH_VARARGS, NULL},
     {"passes", METHOD(passes), METH_NOARGS, NULL},
     {"last_pass", METHOD(sites_last_pass), METH_O, NULL},
+    {"report_begins", METHOD(report_begins), METH_NOARGS, NULL},
+    {"report_ends", METHOD(report_ends), METH_NOARGS, NULL},
     {"place", METHOD(place), METH_NOARGS, NULL},
     {"recall", METHOD(rows_recall), METH_O, NULL},
     {"recall_block", METHOD(rows_recall_block), METH_O, NULL},

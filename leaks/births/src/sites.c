@@ -20,6 +20,7 @@ struct series {
     struct point {
         int64_t nbytes;
         uint32_t live;
+        bool is_held; /* a report may have held some of them */
     } *points;
     uint32_t first; /* the number of the pass of the first point, divided by the stride */
     uint32_t count, room;
@@ -55,11 +56,11 @@ static void double_stride(struct sites *sites, uint16_t name)
 }
 
 /* What lives of a site now, rounded: the count may be an estimate. */
-static struct point point_of(const struct site *site)
+static struct point point_of(const struct sites *sites, const struct site *site)
 {
     double live = site->live + 0.5;
     uint32_t count = live <= 0 ? 0 : live >= (double)UINT32_MAX ? UINT32_MAX : (uint32_t)live;
-    return (struct point){.nbytes = site->live_nbytes, .live = count};
+    return (struct point){.nbytes = site->live_nbytes, .live = count, .is_held = sites->reports > 0};
 }
 
 /* The series of a site over passes of a name; NULL where it has none. */
@@ -74,7 +75,7 @@ static struct series *series_of(const struct site *site, uint16_t name)
 
 /* Add a point of what lives of a site now; `position` is the number of the pass over the stride. A
  * series begins with the first pass after which anything lived. -1 where there is no memory. */
-static int add_point(struct site *site, uint16_t name, uint32_t position)
+static int add_point(const struct sites *sites, struct site *site, uint16_t name, uint32_t position)
 {
     struct series *series = series_of(site, name);
     if (series == NULL) {
@@ -95,7 +96,7 @@ static int add_point(struct site *site, uint16_t name, uint32_t position)
         return -1;
     }
     series->points = points;
-    points[series->count++] = point_of(site);
+    points[series->count++] = point_of(sites, site);
     return 0;
 }
 
@@ -121,7 +122,7 @@ static int record_pass(struct sites *sites, uint16_t name)
         return 0;
     }
     for (uint32_t i = 0; i < sites->count; i++) {
-        if (add_point(&sites->all[i], name, pass / passes->stride) < 0) {
+        if (add_point(sites, &sites->all[i], name, pass / passes->stride) < 0) {
             return -1;
         }
     }
@@ -193,6 +194,49 @@ PyObject *sites_last_pass(Log *log, PyObject *name)
     return Py_BuildValue("KK", (unsigned long long)passes->ends[0], (unsigned long long)passes->ends[1]);
 }
 
+void sites_report(Log *log, bool begins)
+{
+    if (begins) {
+        log->sites.reports++;
+    }
+    else if (log->sites.reports > 0) {
+        log->sites.reports--;
+    }
+}
+
+/* The part `at` of `count` of the way from one number to another. */
+static int64_t between(int64_t from, int64_t to, uint32_t at, uint32_t count)
+{
+    return from + (int64_t)llround((double)(to - from) * at / count);
+}
+
+/* Give points at which a report held results the values between those before and after it. */
+static void settle_points(struct point *points, uint32_t count)
+{
+    for (uint32_t at = 0; at < count; at++) {
+        if (!points[at].is_held) {
+            continue;
+        }
+        uint32_t after = at;
+        while (after < count && points[after].is_held) {
+            after++;
+        }
+        struct point first = {0}, last;
+        if (at > 0) {
+            first = points[at - 1];
+        }
+        else if (after < count) {
+            first = points[after];
+        }
+        last = after < count ? points[after] : first;
+        for (uint32_t held = at, steps = after - at + 1; held < after; held++) {
+            points[held].nbytes = between(first.nbytes, last.nbytes, held - at + 1, steps);
+            points[held].live = (uint32_t)between(first.live, last.live, held - at + 1, steps);
+        }
+        at = after;
+    }
+}
+
 static int append_point(PyObject *list, uint32_t pass, struct point point)
 {
     PyObject *row = Py_BuildValue("IIL", pass, point.live, (long long)point.nbytes);
@@ -225,9 +269,11 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
     /* Copies: the objects made below may start the garbage collector, and with it births, which
      * move the series. */
     struct passes passes = *passes_by(&log->sites, name);
-    struct point now = point_of(&log->sites.all[number]), points[POINTS];
+    struct point points[POINTS + 1];
     uint32_t first = series->first, count = series->count < POINTS ? series->count : POINTS, last = 0;
     memcpy(points, series->points, count * sizeof *points);
+    points[count] = point_of(&log->sites, &log->sites.all[number]);
+    settle_points(points, count + 1);
     for (uint32_t at = 0; at < count; at++) {
         last = passes.before + (first + at) * passes.stride;
         if (append_point(list, last, points[at]) < 0) {
@@ -235,7 +281,7 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
             return NULL;
         }
     }
-    if (last < passes.count && append_point(list, passes.count, now) < 0) {
+    if (last < passes.count && append_point(list, passes.count, points[count]) < 0) {
         Py_DECREF(list);
         return NULL;
     }
