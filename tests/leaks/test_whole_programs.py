@@ -1266,7 +1266,7 @@ def test_where_a_report_fails_the_program_ends_as_it_does_and_its_report_is_unde
     assert report.verdict == "undecided"
 
 
-RECURRENT = """
+UNDETACHED = """
 import torch
 from torch import nn
 
@@ -1285,9 +1285,9 @@ for step in range(40):
 
 def test_all_lines_whose_results_a_leaking_graph_holds_leak(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, RECURRENT)
+    report = report_on(tmp_path, UNDETACHED)
     assert {(leak.kind, leak.sure) for leak in report.leaks} == {("graph", "likely")}
-    lines = {RECURRENT.splitlines()[leak.site.line - 1].strip() for leak in report.leaks if leak.site is not None}
+    lines = {UNDETACHED.splitlines()[leak.site.line - 1].strip() for leak in report.leaks if leak.site is not None}
     assert len(lines) == 2, lines
     assert all(leak.count < 16 for leak in report.kept if leak.kind == "graph")
 
