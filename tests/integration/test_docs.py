@@ -280,9 +280,13 @@ def messages_in_the_source() -> list[tuple[str, str]]:
     return found
 
 
+@functools.cache
+def pattern_of(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join([re.escape(part.strip()) for part in text.split("…")]), re.DOTALL)
+
+
 def quotes(quoted: tuple[str, str], message: tuple[str, str]) -> bool:
-    parts = [re.escape(part.strip()) for part in quoted[1].split("…")]
-    return quoted[0] == message[0] and re.fullmatch(".*".join(parts), message[1], re.DOTALL) is not None
+    return quoted[0] == message[0] and pattern_of(quoted[1]).fullmatch(message[1]) is not None
 
 
 @pytest.mark.skipif(not (DOOR / "scopes" / "src").is_dir(), reason="a wheel has no C sources, and their messages count")

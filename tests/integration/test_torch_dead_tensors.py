@@ -135,6 +135,7 @@ def test_every_use_is_refused(tmp_path):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", ["torch._C.DisableTorchFunctionSubclass", "torch._C.DisableTorchFunction"])
 def test_every_use_is_refused_where_torch_functions_are_disabled(context, tmp_path):
     found = outcomes(tmp_path, context)
@@ -142,6 +143,7 @@ def test_every_use_is_refused_where_torch_functions_are_disabled(context, tmp_pa
     assert "value" not in found.values(), [use for use, outcome in found.items() if outcome == "value"]
 
 
+@pytest.mark.long
 def test_nothing_crashes_where_the_dispatch_to_python_is_disabled_too(tmp_path):
     outcomes(tmp_path, "torch._C.DisableTorchFunctionSubclass, torch._C._DisableTorchDispatch")
 

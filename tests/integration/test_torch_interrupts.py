@@ -133,6 +133,7 @@ def in_a_task(born: Born) -> None:
 PROGRAMS = [nested, with_gradients, with_packed_sequences, with_budget, decorated, in_a_loop, in_a_task]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -15,6 +15,8 @@ from disposescope.leaks.report.report import Report
 from disposescope.leaks.reporters.json_report import report_from_json
 from disposescope.leaks.running.inventory import Growing
 
+pytestmark = pytest.mark.long
+
 
 def report_on(folder: Path, source: str) -> Report:
     """Return the report on a program, which must end well."""

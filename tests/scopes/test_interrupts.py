@@ -557,6 +557,7 @@ def recursion_limit(frames: int) -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"budget": "10MiB"}], ids=["plain", "strict", "budget"])
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 def test_scopes_that_the_limit_of_recursion_leaves_are_closed_and_what_they_own_released(

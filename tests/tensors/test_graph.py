@@ -554,7 +554,7 @@ with ds.LeakDetector() as detector:
     reader = threading.Thread(target=read)
     reader.start()
     rounds = 0
-    while rounds < {rounds} or state["reads"] < 10:
+    while rounds < {rounds} or state["reads"] < {reads}:
         y = weight
         for _ in range(60):
             y = (y * weight).tanh()
@@ -568,12 +568,14 @@ print("whole")
 
 
 @pytest.mark.parametrize(
-    ("reading", "rounds"),
-    [("ds.graph_nbytes(loss)", 100), ("detector.report(of_program=True)", 50)],
-    ids=["graph", "report"],
+    ("reading", "rounds", "reads"),
+    [
+        pytest.param("ds.graph_nbytes(loss)", 100, 10, id="graph"),
+        pytest.param("detector.report(of_program=True)", 50, 5, id="report", marks=pytest.mark.long),
+    ],
 )
-def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, rounds: int) -> None:
-    assert run_program(BESIDE_BACKWARD.format(reading=reading, rounds=rounds)) == "whole\n"
+def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, rounds: int, reads: int) -> None:
+    assert run_program(BESIDE_BACKWARD.format(reading=reading, rounds=rounds, reads=reads)) == "whole\n"
 
 
 FIRST_SCOPE_IN_A_CHECKPOINT = """
