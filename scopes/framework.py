@@ -258,7 +258,7 @@ class BirthLog(Protocol):
             Returns the object that stands for the memory of an instance and lives as long. Its
             birth is recorded, and none of the instance.
         device : str
-            The device of all instances, used with `weigh` alone.
+            The device of all instances, used only with `weigh`.
         backed : bool
             Whether the bytes of an instance lie in memory that has a birth of its own.
         """

@@ -46,7 +46,7 @@ GARBAGE_COLLECTIONS: Final = Patch(
     why="cached memory is returned also in programs that use no scope any more",
     tested=TESTED_PYTHON,
     guard="none is needed: the list is public",
-    otherwise="cached memory is returned by scopes and new arrays alone",
+    otherwise="cached memory is returned only by scopes and new arrays",
 )
 _ARENA: Final = Patch(
     library="numpy",

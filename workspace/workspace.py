@@ -190,7 +190,7 @@ class _Course:
     def observe(self, recording: Recording, noted: bool) -> None:
         """Find the peak in a recording from now on.
 
-        Other libraries note their memory in the first pass alone. Where they did, and not in this
+        Other libraries note their memory only in the first pass. Where they did, and not in this
         pass, the next one is noted too, and the peak stays until then.
         """
         if noted:

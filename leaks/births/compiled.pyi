@@ -131,7 +131,7 @@ class Log:
             Returns the object that stands for the memory of an instance. The birth of that memory
             is recorded, and none of the instance.
         device : str
-            The device of all instances; used with `weigh` alone.
+            The device of all instances; used only with `weigh`.
         backed : bool
             Whether the bytes of an instance lie in memory that has a birth of its own.
         """

@@ -146,7 +146,7 @@ class Births:
         return {row.scope for row in self._rows}
 
     def weights(self) -> list[float]:
-        """Return how many births each birth stands for; empty if each stands for itself alone."""
+        """Return how many births each birth stands for; empty if each stands only for itself."""
         weights = [row.weight for row in self._rows]
         return weights if any(weight != 1.0 for weight in weights) else []
 

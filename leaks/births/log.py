@@ -79,7 +79,7 @@ class Disposal(NamedTuple):
     layout: Layout | None
 
 
-# A forked child reports its own births alone; the parent process reports those before the fork.
+# A forked child reports only its own births; the parent process reports those before the fork.
 at_forks(in_child=LOG.clear)
 
 

@@ -123,7 +123,7 @@ def _is_slow(leak: Leak, max_growth: int | None) -> bool:
 
 
 def _only(report: Report, leaks: list[Leak]) -> Report:
-    """Return the report with some leaks alone, which are sorted in place."""
+    """Return the report with only some leaks, which are sorted in place."""
     leaks.sort(key=lambda leak: (-leak.nbytes, -leak.count))
     return replace(
         report,

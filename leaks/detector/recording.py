@@ -217,7 +217,7 @@ def anonymous_nbytes() -> int | None:
         # https://man7.org/linux/man-pages/man5/proc_pid_status.5.html: in kB, since Linux 4.5.
         rows = [line.split() for line in status.splitlines() if line.startswith(_ANONYMOUS)]
         return sum(int(row[1]) * 1024 for row in rows) if len(rows) == len(_ANONYMOUS) else None
-    # On Windows: the memory that the process has committed for itself alone.
+    # On Windows: the memory that the process has committed for itself.
     private: int | None = getattr(_process(os.getpid()).memory_info(), "private", None)
     return private
 

@@ -360,7 +360,7 @@ def _begin_as_child() -> None:
         window.beginning = Beginning(births)
 
 
-# A forked child reports its own births and disposals alone; the log is cleared in it too.
+# A forked child reports only its own births and disposals; the log is cleared in it too.
 at_forks(in_child=_begin_as_child)
 
 # The lines with live memory, for the error for want of memory.

@@ -90,9 +90,9 @@ def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) ->
 
 @final
 class _Neighbourhood:
-    """The containers around some resources, to tell whether variables alone lead to a resource.
+    """The containers around some resources, to tell whether only variables lead to a resource.
 
-    References are counted. So the objects must be referred to from here by `_nodes` alone.
+    References are counted. So the objects must be referred to from here only by `_nodes`.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -265,9 +265,9 @@ Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "u
 """What holds a subject.
 
 * ``"held"``: variables and what they lead to
-* ``"suspended"``: suspended generators and coroutines alone
-* ``"exception"``: exceptions alone
-* ``"graph"``: graphs alone
+* ``"suspended"``: only suspended generators and coroutines
+* ``"exception"``: only exceptions
+* ``"graph"``: only graphs
 * ``"cycle"``: a reference cycle that no root leads to
 * ``"owned"``: its scope, as its type cannot be referred to weakly
 * ``"unfinished"``: not known, as the search ended at its limit
@@ -477,7 +477,7 @@ class Holders:
         subject. A chain that reaches few of many subjects is left out, such as that of a left-over
         variable, which reaches the last one.
 
-        Chains that differ by an index or a key alone are shown as one, and so are chains that
+        Chains that differ only by an index or a key are shown as one, and so are chains that
         differ by how often a step is taken, as in a linked list.
         """
         # By the text without keys, then by the text without numbers, the first such chain.
@@ -746,7 +746,7 @@ def unfinished_text(object_limit: int) -> str:
 
 
 def _without_keys(chains: Sequence[str]) -> Sequence[str]:
-    """Return chains that differ by keys alone as one chain, if they are too many to be shown."""
+    """Return chains that differ only by keys as one chain, if they are too many to be shown."""
     if len(chains) <= _CHAINS_SHOWN:
         return chains
     # For each position of a key, the keys of all chains.

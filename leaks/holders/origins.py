@@ -1,6 +1,6 @@
 """Where a chain of holders begins, and what is known of a chain beside its text.
 
-A report has texts alone. What the rest of this package asks about a holder is said here where the
+A report has only texts. What the rest of this package asks about a holder is said here where the
 chain is found, so that nobody has to read it out of a text.
 """
 

@@ -274,7 +274,7 @@ def _row(search: Search, thing: object, places: Sequence[int]) -> Retained:
 
 
 def _merged(rows: Sequence[Retained]) -> list[Retained]:
-    """Return the rows, joined to one where their holders differ by keys alone."""
+    """Return the rows, joined to one where their holders differ only by keys."""
     groups: dict[tuple[str, str], list[Retained]] = {}
     for row in rows:
         groups.setdefault((_KEYS.sub("[]", row.holder), row.type), []).append(row)
@@ -282,7 +282,7 @@ def _merged(rows: Sequence[Retained]) -> list[Retained]:
 
 
 def _joined(rows: Sequence[Retained]) -> Retained:
-    """Return one row for several whose holders differ by keys alone."""
+    """Return one row for several whose holders differ only by keys."""
     keys = [_KEYS.findall(row.holder) for row in rows]
     texts = iter(keys[0])
     # At each position of a key, how many different keys the rows have.

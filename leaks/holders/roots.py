@@ -135,7 +135,7 @@ def library_roots() -> Iterator[Root]:
 
 
 def typed_roots(left_out: Container[int], *, libraries: bool) -> Iterator[Root]:
-    """Yield instances and functions that no other root leads to, named by type or function alone.
+    """Yield instances and functions that no other root leads to, named only by type or function.
 
     Compiled code holds them, such as functions that are called when the interpreter exits.
 

@@ -528,7 +528,7 @@ def without_growth_of_graphs(report: Report) -> Report:
 
 
 def of_kinds(report: Report, kinds: tuple[str, ...] | None) -> Report:
-    """Return the report with some kinds of tensor alone; with all where `kinds` is None."""
+    """Return the report with only some kinds of tensor; with all where `kinds` is None."""
     if kinds is None:
         return report
     leaks = _leaks_of(report.leaks, kinds)
@@ -568,7 +568,7 @@ def above(report: Report, threshold_nbytes: int) -> Report:
 
 _INDENT = " " * 5
 _WORTH_SHOWING_NBYTES: Final = 1_000
-"""Kept and left-over resources of fewer bytes are shown with ``--all`` alone."""
+"""Kept and left-over resources of fewer bytes are shown only with ``--all``."""
 _AFTER_MEMORY_ERROR: Final = 5
 """So many lines are shown after an error for want of memory."""
 _REPEATED_CHARACTERS: Final = 60
@@ -585,7 +585,7 @@ _LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*'|\.\.\.)\]$")
 def text_of(report: Report, *, everything: bool = False) -> str:
     """Return the report as text: a headline with the verdict, then the leaks, worst first.
 
-    It is ``"no leaks"`` alone if there is nothing to report.
+    It is only ``"no leaks"`` if there is nothing to report.
 
     Parameters
     ----------
@@ -613,7 +613,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
             first = first_with.setdefault(leak.remedy, number)
             as_before = first != number and len(leak.remedy) > _REPEATED_CHARACTERS
             lines.append(f"{_INDENT}do: {f'as for {first}' if as_before else leak.remedy}")
-    # A line is in one list alone: if some of its resources are undecided, all of them are.
+    # A line is in one list only: if some of its resources are undecided, all of them are.
     open_lines = {(leak.site, leak.pid) for leak in report.kept if leak.unjudged is not None}
     undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]

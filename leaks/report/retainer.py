@@ -30,7 +30,7 @@ class Retainer:
     Attributes
     ----------
     holder : str
-        How code reaches the object; `SHARED` for memory that no object retains alone.
+        How code reaches the object; `SHARED` for memory that no single object retains.
     type : str
         The name of its type; empty for `SHARED`.
     length : int or None
@@ -38,7 +38,7 @@ class Retainer:
     count : int
         The number of resources whose memory it retains.
     nbytes : int
-        The bytes that it alone retains, each storage once, without what another row retains.
+        The bytes that only it retains, each storage once, without what another row retains.
     sites : tuple of Site
         The lines that made these resources, the most bytes first.
     count_per_pass, nbytes_per_pass : float
@@ -93,7 +93,7 @@ class Retainer:
 
 
 SHARED: Final = "several holders together"
-"""The holder of memory that no object retains alone."""
+"""The holder of memory that no single object retains."""
 
 _ROWS: Final = 10
 """So many rows are shown."""

@@ -4,7 +4,7 @@ The report names processes that did not join.
 
 What others do: coverage installs a ``.pth`` file, which every interpreter of the installation runs
 at every start. ddtrace and New Relic put a folder with a ``sitecustomize.py`` first on
-``PYTHONPATH``. The second way is taken here, for processes of a watched program alone:
+``PYTHONPATH``. The second way is taken here, only for processes of a watched program:
 `subprocess.Popen` gets an environment that names the folder and the session. The command itself
 does not matter: a shell script, or ``torchrun``, that starts Python hands the environment on.
 

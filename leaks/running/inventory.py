@@ -386,7 +386,7 @@ class Growing:
             if self._failure is None:
                 with suppress(OSError, ValueError):
                     print(f"leak-report: internal error: a look at what grows failed: {text}", file=sys.stderr)
-            # Keep the text alone: the traceback of the exception holds the variables of its frames.
+            # Keep only the text: the traceback of the exception holds the variables of its frames.
             self._failure = text
 
     def unwatched(self) -> list[str]:

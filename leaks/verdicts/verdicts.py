@@ -57,7 +57,7 @@ class Facts:
         How many times the bytes that views use they keep alive; 1 where there are no views, or
         other objects use the rest.
     is_replaced : bool
-        Whether the group has one alone of many that the line made: such as the last one of a loop.
+        Whether the group has only one of many that the line made: such as the last one of a loop.
     trend : Trend or None
         How the line grows.
     trend_is_known : bool

@@ -449,7 +449,7 @@ static PyObject *make_memory_reference(const Log *log, PyObject *object)
     PyObject *reference = _PyWeakref_RefType.tp_new(&memory_reference_type, arguments, NULL);
     Py_DECREF(arguments);
     if (reference != NULL && !PyObject_IS_GC(object)) {
-        /* It cannot be part of a cycle: it refers to its callback alone, which refers to no garbage.
+        /* It cannot be part of a cycle: it refers only to its callback, which refers to no garbage.
          * So the collector need not visit it. Where `object` itself is tracked the reference has to
          * stay tracked: the collector moves the weak references to what it finds in a garbage cycle
          * between its lists. */

@@ -1,6 +1,6 @@
 /* The hash table of this room: it finds the positions of elements in an array of the caller's.
  *
- * It stores hashes and positions alone: the caller compares the element at each position that it
+ * It stores only hashes and positions: the caller compares the element at each position that it
  * returns. Open addressing with linear probing; a removal shifts the slots behind it back, so that
  * no slot has to be marked as removed. The table grows by a half when three quarters of it are in use. */
 #ifndef DISPOSESCOPE_BIRTHS_HASH_INDEX_H

@@ -13,7 +13,7 @@
 #define POINTS 256
 
 /* What lived of a site after passes of one name. Passes are numbered from 1 since births began to be
- * recorded; a series has points for those passes alone whose number is a multiple of the stride of
+ * recorded; a series has points only for passes whose number is a multiple of the stride of
  * their name. For programs that name no passes each birth is a pass, with NO_NAME. */
 struct series {
     struct series *next; /* of another name */

@@ -554,8 +554,8 @@ def audit(model: Any) -> ModelAudit:
 
     Statistics that are registered as parameters, buffers and other attributes of modules that
     require gradients, parameters that require gradients, and grad mode where it is on while no
-    module is in training mode. Parameters that are to be trained are listed while grad mode is on
-    alone: nothing is wrong with them under ``torch.no_grad()``. Changes nothing, and runs no
+    module is in training mode. Parameters that are to be trained are listed only while grad mode
+    is on: nothing is wrong with them under ``torch.no_grad()``. Changes nothing, and runs no
     forward pass.
 
     Parameters
