@@ -263,7 +263,8 @@ class Log:
         """Take note that a report is made beside the program, which goes on meanwhile.
 
         What the report has found lives as long as it is made, so the program seems to keep more.
-        Points of series that are recorded until then get values between those before and after.
+        What lived at the points of series that are recorded until then is estimated from the points
+        before and after them.
         """
 
     def report_ends(self) -> None:

@@ -175,29 +175,57 @@ def test_a_series_has_what_lived_after_each_pass(log: Any) -> None:
     assert log.passes() == {"step": 5}
 
 
-def test_points_at_which_a_report_held_results_are_between_those_around_them(log: Any) -> None:
+def steps(log: Any, kept: list[Anchor], times: int, *, bound: int = 1000) -> int:
+    """Take steps, each of which appends to a list that is bounded; return the number of the site."""
+    for _ in range(times):
+        kept.append(Anchor())
+        del kept[:-bound]
+        log.record_memory(kept[-1], None, 100, "kind", "cpu:0")
+        log.mark("step")
+    return max(row.site for _, row in all_of(log.recorded_memory))
+
+
+@pytest.mark.parametrize("bound", [1000, 3])
+def test_what_lived_while_a_report_held_results_is_estimated_from_before_and_after(log: Any, bound: int) -> None:
     kept: list[Anchor] = []
-    held: list[Anchor] = []
-
-    def turn(times: int, *, is_held: bool = False) -> None:
-        for _ in range(times):
-            for place in (kept, *([held] * 5 if is_held else [])):
-                place.append(Anchor())
-                log.record_memory(place[-1], None, 100, "kind", "cpu:0")
-            log.mark("step")
-
-    turn(4)
-    number = all_of(log.recorded_memory)[0][1].site
+    alive = [min(step, bound) for step in range(1, 14)]
+    number = steps(log, kept, 4, bound=bound)
     log.report_begins()
-    turn(4, is_held=True)
-    assert [count for _, count, _ in log.series(number, "step")] == [1, 2, 3, 4, 4, 4, 4, 4]
+    held = kept[:]
+    steps(log, kept, 4, bound=bound)
     held.clear()
     log.report_ends()
-    turn(4)
-    assert log.series(number, "step") == [(step, step, 100 * step) for step in range(1, 13)]
+    steps(log, kept, 4, bound=bound)
+    assert log.series(number, "step") == [(step, count, 100 * count) for step, count in enumerate(alive[:12], 1)]
     log.report_ends()  # one that was begun before the log was cleared
-    turn(1)
-    assert log.series(number, "step")[12] == (13, 13, 1300)
+    steps(log, kept, 1, bound=bound)
+    assert log.series(number, "step")[12] == (13, alive[12], 100 * alive[12])
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_line_goes_on_as_before_where_all_was_freed_while_a_report_held_results(log: Any, more: int) -> None:
+    kept: list[Anchor] = []
+    number = steps(log, kept, 35)
+    log.report_begins()
+    held = kept[:]
+    steps(log, kept, 25)
+    kept.clear()
+    held.clear()
+    log.report_ends()
+    for _ in range(more):
+        log.mark("step")
+    freed = [(60 + step, 0, 0) for step in range(1, more + 1)]
+    assert log.series(number, "step") == [(step, step, 100 * step) for step in range(1, 61)] + freed
+
+
+def test_a_bounded_list_does_not_grow_while_a_report_holds_what_it_had(log: Any) -> None:
+    kept: list[Anchor] = []
+    number = steps(log, kept, 40, bound=5)
+    log.report_begins()
+    held = kept[:]
+    steps(log, kept, 30, bound=5)
+    assert [count for _, count, _ in log.series(number, "step")] == [*range(1, 6), *([5] * 65)]
+    del held
 
 
 def test_a_long_series_is_thinned_evenly(log: Any) -> None:

@@ -204,13 +204,24 @@ void sites_report(Log *log, bool begins)
     }
 }
 
-/* The part `at` of `count` of the way from one number to another. */
-static int64_t between(int64_t from, int64_t to, uint32_t at, uint32_t count)
+/* The part `at` of `count` of the way from one number to another, or more than the whole way. */
+static int64_t on_the_way(int64_t from, int64_t to, uint32_t at, uint32_t count)
 {
     return from + (int64_t)llround((double)(to - from) * at / count);
 }
 
-/* Give points at which a report held results the values between those before and after it. */
+/* What goes on as before would be `estimate`. Not more than was seen is alive, nor less than what was
+ * made since the report was begun: the report holds only what lived before. */
+static int64_t as_seen(int64_t estimate, int64_t seen, int64_t before)
+{
+    int64_t least = seen > before ? seen - before : 0;
+    return estimate < least ? least : estimate > seen ? seen : estimate;
+}
+
+/* Estimate what lived without a report that held results at these points.
+ *
+ * They are between the points before and after the report. Where none follows, or most has been freed
+ * at the next one, which may have happened at any time meanwhile, the line goes on as it did before. */
 static void settle_points(struct point *points, uint32_t count)
 {
     for (uint32_t at = 0; at < count; at++) {
@@ -221,17 +232,28 @@ static void settle_points(struct point *points, uint32_t count)
         while (after < count && points[after].is_held) {
             after++;
         }
-        struct point first = {0}, last;
-        if (at > 0) {
-            first = points[at - 1];
+        uint32_t held_count = after - at;
+        if (after < count && (at == 0 || points[after].live >= points[at - 1].live / 2)) {
+            struct point last = points[after], first = at > 0 ? points[at - 1] : last;
+            for (uint32_t held = at; held < after; held++) {
+                uint32_t steps = held - at + 1;
+                points[held].nbytes = on_the_way(first.nbytes, last.nbytes, steps, held_count + 1);
+                points[held].live = (uint32_t)on_the_way(first.live, last.live, steps, held_count + 1);
+            }
         }
-        else if (after < count) {
-            first = points[after];
-        }
-        last = after < count ? points[after] : first;
-        for (uint32_t held = at, steps = after - at + 1; held < after; held++) {
-            points[held].nbytes = between(first.nbytes, last.nbytes, held - at + 1, steps);
-            points[held].live = (uint32_t)between(first.live, last.live, held - at + 1, steps);
+        else if (at > 0) {
+            uint32_t earlier_count = held_count < at ? held_count : at;
+            struct point first = points[at - 1], earlier = {0};
+            if (earlier_count < at) {
+                earlier = points[at - 1 - earlier_count];
+            }
+            for (uint32_t held = at; held < after; held++) {
+                uint32_t steps = earlier_count + held - at + 1;
+                int64_t nbytes = on_the_way(earlier.nbytes, first.nbytes, steps, earlier_count);
+                int64_t live = on_the_way(earlier.live, first.live, steps, earlier_count);
+                points[held].nbytes = as_seen(nbytes, points[held].nbytes, first.nbytes);
+                points[held].live = (uint32_t)as_seen(live, points[held].live, first.live);
+            }
         }
         at = after;
     }
@@ -273,7 +295,8 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
     uint32_t first = series->first, count = series->count < POINTS ? series->count : POINTS, last = 0;
     memcpy(points, series->points, count * sizeof *points);
     points[count] = point_of(&log->sites, &log->sites.all[number]);
-    settle_points(points, count + 1);
+    /* What lives now is no point after the report: all may have been freed since the last pass. */
+    settle_points(points, points[count].is_held ? count + 1 : count);
     for (uint32_t at = 0; at < count; at++) {
         last = passes.before + (first + at) * passes.stride;
         if (append_point(list, last, points[at]) < 0) {
