@@ -225,7 +225,7 @@ def current_scope() -> DisposeScope | None:
 def owner_of(resource: object) -> DisposeScope | None:
     """Return the scope that will dispose a resource, or None where it is unowned.
 
-    For a member, it is the owner of its composite.
+    For a member of a composite, this is the owner of the composite.
 
     For a plain array, the scope that owns its memory; None for memory that does not come from the
     arena.

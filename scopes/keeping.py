@@ -47,11 +47,11 @@ __all__ = [
 def keeps(*names: str | type) -> None:
     """Declare classes whose objects keep tensors on purpose: scopes leave them what they hold.
 
-    For objects that are given tensors, or make them, in one step and need them in a later one: a
-    metric's counts, a cache, a scheduler's last outputs. What such an object holds when a block
-    ends, directly or inside containers and other objects, becomes unowned, and lives by reference
-    count. ``torch.nn.Module``, ``torch.optim.Optimizer`` and classes of common libraries are
-    declared already.
+    This is for objects that are given tensors, or make them, in one step and need them in a later
+    step: the counts of a metric, a cache, the last outputs of a scheduler. What such an object
+    holds when a block ends, directly or inside containers and other objects, becomes unowned, and
+    lives by reference count. ``torch.nn.Module``, ``torch.optim.Optimizer`` and classes of common
+    libraries are declared already.
 
     Parameters
     ----------
@@ -69,10 +69,10 @@ def keeps(*names: str | type) -> None:
 
     Notes
     -----
-    Such an object is looked for when a block leaves resources behind with references that are not
-    those of its variables. The search begins at the variables of the running code and goes through
-    containers, objects, and the modules and classes whose code they can call, except installed
-    libraries. An object that is more than some 2,000 objects away is not found.
+    A scope looks for such objects only if resources survive its block because something other than
+    the variables of the block refers to them. The search begins at the variables of the running
+    code and goes through containers, objects, and the modules and classes whose code they can call,
+    except installed libraries. An object that is more than some 2,000 objects away is not found.
 
     Examples
     --------

@@ -441,8 +441,8 @@ def register_kind(
 
     Also a class decorator: ``@register_kind``, or ``@register_kind(release=...)``. An instance that
     is attached is held by its scope until it is released or kept, so that
-    ``scope.attach(Handle())`` needs no variable. A composite that has nothing to release but its
-    members is not held.
+    ``scope.attach(Handle())`` needs no variable. A scope does not hold a composite that has nothing
+    to release except its members.
 
     Parameters
     ----------

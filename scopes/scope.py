@@ -358,12 +358,12 @@ class DisposeScope(ScopeState):
     """A block of code that owns the tensors born in it, and releases them when it is left.
 
     ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a
-    fresh one for each call and moves what the function returns or yields to the caller's scope.
-    What shall outlive the block is moved out by name: ``return scope.move_to_outer(result)``.
+    fresh one for each call and moves what the function returns or yields to the caller's scope. To
+    let something outlive the block, move it out by name: ``return scope.move_to_outer(result)``.
 
     A scope tracks weakly and never extends a lifetime: a temporary dies by reference count as it
-    would without it. It is used for one ``with`` only. The current scope follows ``contextvars``,
-    so threads and asyncio tasks each have their own.
+    would without it. A scope is used for only one ``with`` statement. The current scope follows
+    ``contextvars``, so threads and asyncio tasks each have their own.
 
     Parameters
     ----------
@@ -392,8 +392,8 @@ class DisposeScope(ScopeState):
     budget : int or str, optional
         The bytes that what is born in the scope, and in scopes inside it, may have in use at once:
         a number, or a string such as ``"512MiB"``. The allocation that would exceed it raises
-        `MemoryError`, which gets notes before it leaves the scope. Where scopes with budgets are
-        nested, the tightest wins.
+        `MemoryError`, which gets notes before it leaves the scope. If scopes with budgets are
+        nested, the tightest budget applies.
     escapes : {"dispose", "keep", "raise"}, default "dispose"
         What happens to what is still held when the block ends: referenced by more than the block's
         own variables, such as a list, an attribute, a closure, or a variable that was bound before
@@ -438,7 +438,8 @@ class DisposeScope(ScopeState):
     def outer(self) -> DisposeScope | None:
         """The scope that was current when this one was opened.
 
-        Once that is closed, the next one out that is open; None where there is none.
+        Once that scope is closed, this is the next outer scope that is open, or None if there is
+        none.
         """
         if not self._state:
             return None
@@ -478,7 +479,7 @@ class DisposeScope(ScopeState):
 
     @property
     def escaped(self) -> EscapedResources:
-        """What was held when the block ended, as far as it is alive: a tuple.
+        """A tuple of what was held when the block ended and is still alive.
 
         It is empty unless the scope has ``escapes="keep"``. The tuple holds the resources. Its
         ``repr`` describes them, with the lines where they were born while a leak detector is open.
@@ -725,7 +726,7 @@ class DisposeScope(ScopeState):
     def dispose_everything_but(self, tree: T) -> T:
         """Release all that this scope owns, except what is in the tree. Returns `tree`.
 
-        What is in the tree and not owned by this scope is left as it is, and so is ``None``.
+        What is in the tree but not owned by this scope is left as it is, and so is ``None``.
 
         Raises
         ------

@@ -26,10 +26,10 @@ def scoped_batches(
 ) -> ScopedBatches[T]:
     """Return the batches of any iterable, each in a scope of its own, current in the loop body.
 
-    ``for batch in scoped_batches(loader):`` disposes a batch, and all that the loop body made of
-    it, when the next batch is asked for, at the end, when the loop breaks, returns or raises, and
-    when the iterator is closed. Keep something with ``disposescope.move_to_outer(x)`` in the body:
-    it goes to the scope around the loop.
+    ``for batch in scoped_batches(loader):`` disposes a batch, and everything that the loop body
+    made, when the next batch is asked for, when the loop ends, breaks, returns or raises, and when
+    the iterator is closed. Keep something with ``disposescope.move_to_outer(x)`` in the body: it
+    goes to the scope around the loop.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def scoped_batches(
     Notes
     -----
     What the loader hands over belongs to the batch's scope, whoever owned it before: a list of
-    batches that was made beforehand is disposed batch by batch. A batch is therefore handed over
-    once; one that is handed over again raises `DisposedError`.
+    batches that was made beforehand is disposed batch by batch. A batch can therefore be handed
+    over only once. If a batch is handed over again, `DisposedError` is raised.
 
     The loader itself runs in the scope around the loop, not in that of a batch. What it carries
     from one batch to the next (batches that were fetched ahead, a shuffle buffer) lives on, and a

@@ -40,13 +40,13 @@ class ScopedCollate(Generic[P, R]):
     Each call opens a scope around the wrapped function. What the function makes on the way
     (padding, sorted copies, tensors of single samples) is disposed, and the batch it returns is
     moved out as a tree: to the scope that is current where the collate function is called, or
-    unowned where none is, as in a worker process. Where the function raises, nothing is left.
+    unowned where none is, as in a worker process. If the function raises an error, nothing is left.
 
     Parameters
     ----------
     function : callable
-        The collate function; called with whatever this is called with. One that is wrapped already
-        is not wrapped again.
+        The collate function; called with whatever this is called with. A function that is wrapped
+        already is not wrapped again.
     escapes : {"dispose", "keep", "raise"}, default "dispose"
         What happens to what is still held when a call ends, such as a cache of the function's: see
         `dispose_scope`.

@@ -53,8 +53,9 @@ class PackedSequence(Sequence["Tensor | None"]):
 
     Made by `pack_sequence` and `pack_padded_sequence`, seldom by hand. It behaves as
     ``torch.nn.utils.rnn.PackedSequence``, which is a namedtuple: it unpacks into its four fields,
-    can be indexed, compared and replaced in part. Unlike that it is no tuple, for it is a resource:
-    it counts as one, its fields are its members, and it is moved and disposed as a whole.
+    can be indexed, compared and replaced in part. Unlike that class it is not a tuple, because it
+    is a resource: it counts as one, its fields are its members, and it is moved and disposed as a
+    whole.
 
     Parameters
     ----------

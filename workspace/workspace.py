@@ -440,10 +440,11 @@ class Workspace:
     """The memory of a loop: recorded in the first pass, planned, and served from one slab later.
 
     A pass is a `dispose_scope` that `run` opens. The first one with a key is recorded: every birth
-    of a plain array's memory, its line, bytes and death. From the next one on, what the plan
-    expects is served from one slab, which is as large as the plan and no larger; the arena's pool
-    serves all else, and `statistics` counts why. An array is never moved, copied or overwritten:
-    bytes of the slab are handed out only while nothing that is alive has them.
+    of a plain array's memory, its line, bytes and death. From the next pass on, what the plan
+    expects is served from one slab, which is as large as the plan and no larger. The pool of the
+    arena serves everything else, and `statistics` counts the reasons. An array is never moved,
+    copied or overwritten: bytes of the slab are handed out only while nothing that is alive has
+    them.
 
     Parameters
     ----------
@@ -464,8 +465,9 @@ class Workspace:
     Notes
     -----
     Memory that is freed by reference count dies at that moment, as everywhere. Variables of the
-    function that runs the loop hold their arrays into the next pass: what a pass binds there
-    outlives it. A step that is a function of its own gives the plan more to work with.
+    function that runs the loop hold their arrays into the next pass: an array that a pass binds to
+    such a variable outlives the pass. If the step is a function of its own, the plan can serve more
+    arrays.
 
     Each thread has its own plans and its own slab. Of the passes that a thread has open at once,
     such as in tasks, one is served from the slab. In a forked child the workspace begins anew.

@@ -46,9 +46,9 @@ class LeakDetector:
 
     ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is
     open, the message of a `DisposedError` says where the resource was born and where it was
-    disposed. Several detectors may be open at once; each reports what was born while it was open. A
-    detector that is entered again while it is open goes on until it has been left as often. One
-    that is entered again later starts anew.
+    disposed. Several detectors may be open at once; each reports what was born while it was open.
+    If a detector is entered again while it is open, it stays open until it has been left as many
+    times as it was entered. If it is entered again after that, it starts anew.
 
     It keeps nothing alive: it refers to resources weakly, and keeps only code objects of the
     program.
@@ -360,8 +360,8 @@ def assert_no_leaks(since: object = None, /, *, object_limit: int = OBJECT_LIMIT
     Parameters
     ----------
     since : LeakDetector or Snapshot, optional
-        Check at once. Without it nothing happens until the result is entered; a `LeakWarning` tells
-        if it never is.
+        Check at once. Without `since` nothing happens until the result is entered; a `LeakWarning`
+        says so if it is never entered.
     object_limit : int, default 4_000_000
         How many objects the search for holders reaches at most.
 

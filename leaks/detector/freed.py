@@ -67,11 +67,12 @@ class WhyAlive(tuple[str, ...]):
 def why_alive(thing: object, /, *, object_limit: int = OBJECT_LIMIT) -> WhyAlive:
     """Return the shortest chains that hold an object, from the variables that lead to it.
 
-    For a module of PyTorch (or of another library whose framework tells what a module has) chains
-    to its parts are returned too: an optimizer may hold its parameters, a saved ``state_dict``
-    their memory, a hook one of its layers. No chain leads through the module itself. Caches are
-    named with the call that empties them. The caller's own variable is a holder too. Variables of
-    libraries are searched as well, which takes about a second where PyTorch is imported.
+    For a module of PyTorch (or of another library whose framework says what a module has), chains
+    to its parts are returned too: an optimizer may hold its parameters, a saved ``state_dict`` may
+    hold their memory, and a hook may hold one of its layers. No chain leads through the module
+    itself. Caches are named with the call that empties them. The caller's own variable is a holder
+    too. Variables of libraries are searched as well, which takes about a second where PyTorch is
+    imported.
 
     Parameters
     ----------
@@ -121,8 +122,8 @@ def assert_freed(*things: object, collect: bool = True, object_limit: int = OBJE
     Returns
     -------
     AssertFreed
-        Use it for one ``with`` statement, or keep it and call ``check()``. A `LeakWarning` tells if
-        neither happened.
+        Use it for one ``with`` statement, or keep it and call ``check()``. A `LeakWarning` says so
+        if neither happened.
 
     Raises
     ------

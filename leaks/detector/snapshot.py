@@ -94,8 +94,8 @@ class Snapshot:
         Parameters
         ----------
         site : str, optional
-            A pattern for ``file:line``, ``file`` or the last part of the file's path, as a shell
-            takes it: ``"train.py:31"``, ``"*/models/*"``.
+            A pattern for ``file:line``, ``file`` or the last part of the file's path, with
+            wildcards as in a shell: ``"train.py:31"``, ``"*/models/*"``.
         kind : str, optional
             A pattern for the name of the kind: ``"torch.*"``.
         module : str, optional

@@ -62,7 +62,7 @@ class Record:
     age_s : float or None
         Seconds since its birth.
     generation : int or None
-        How many scopes, of the whole process, have been closed since its birth.
+        How many scopes in the whole process have been closed since its birth.
     state : {"alive", "disposed"}
         Whether it is alive, or was disposed while something still references it.
     frames : tuple of Site

@@ -164,7 +164,8 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
         recorded the graph.
     module : str
         With ``graph="refuse"``, the module whose forward pass recorded it, as the outermost module
-        that runs knows it: ``"layers.3.norm"``. Empty for that one itself, and outside of modules.
+        that runs knows it: ``"layers.3.norm"``. Empty for the outermost module itself, and outside
+        of modules.
     leaf : str
         With ``graph="refuse"``, the name of the parameter, buffer, attribute or variable that
         requires gradients.

@@ -129,8 +129,9 @@ def graph_nbytes(tensor: object) -> int:
     Each storage counts once. The convention is that of
     ``torch.autograd.graph.saved_tensors_hooks``: all that was saved counts, parameters and inputs
     as well. 0 for a tensor without a graph, and after ``backward()``. Looks at every node once;
-    runs no hook, unpacks nothing, and changes no version counter. What a hook packed counts for the
-    tensors in what it packed. What a backward pass on another thread has in use counts as freed.
+    runs no hook, unpacks nothing, and changes no version counter. If a hook packed something, the
+    tensors in the packed object count. Memory that a backward pass on another thread is using
+    counts as freed.
 
     Parameters
     ----------
