@@ -33,7 +33,10 @@ __all__ = [
 _POINTS_AT_MOST: Final = 64
 """So many points are kept at most."""
 _STRIDE: Final = 4
-"""The memory is read at every so many passes at first: that takes some milliseconds."""
+"""The memory is read at every so many passes at first: that takes some milliseconds. It is read at
+each of the passes before the first of these too. A loader that shuffles copies most in its first
+passes: if these were one step, that would look like one collection of garbage.
+"""
 _ROLLUP: Final = Path("/proc/self/smaps_rollup")
 _UNKNOWN: Final = (
     f"what forked worker processes copy of their parent's memory: this system does not report it ({_ROLLUP})"
@@ -67,7 +70,7 @@ class OwnPages:
         if name != HANDED_OVER or self._is_unknown:
             return
         is_chosen = self._points.wants()
-        if is_chosen or not self._first:
+        if is_chosen or len(self._first) < _STRIDE - 1:
             own = own_nbytes()
             self._is_unknown = own is None
             if own is not None:
@@ -77,7 +80,6 @@ class OwnPages:
                 if is_chosen:
                     self._points.append(point)
                 else:
-                    # The first pass is kept although it was not chosen: most is copied then.
                     self._first.append(point)
 
     def leaks(self) -> tuple[Leak, ...]:
