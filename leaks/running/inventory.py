@@ -80,6 +80,8 @@ _LAST_PASS_AFTER: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _NEARLY: Final = 0.9
 """What a phase made stayed if so much of it did, for so much of the run."""
+_AFTER_THE_END: Final = 20
+"""At most one point in so many of a line's course is of a time after the line was freed."""
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
 _BETWEEN_LOOKS: Final = 0.04
@@ -658,10 +660,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     phase : int
         The number of the last birth before the phase whose births count; 0 for all.
     """
-    series = course_over_births(number, phase) if name is None else LOG.series(number, name)
-    # The last point may be of a time after the line was freed.
-    if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
-        series.pop()
+    series = _until_freed(course_over_births(number, phase) if name is None else LOG.series(number, name))
     trend = trend_over_births(series) if name is None else trend_of(series)
     if trend is None or 2 * live > series[-1][1]:
         return None
@@ -672,6 +671,18 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     if _were_gathered(number, series, series[-1]):
         return None
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+
+
+def _until_freed(series: Sequence[Point]) -> Sequence[Point]:
+    """Return a series without its last points, if at these most had been freed.
+
+    A few tensors may be made after `main()` has returned, so at least one point is left out.
+    """
+    for left_out in range(max(1, len(series) // _AFTER_THE_END), 0, -1):
+        before = series[: len(series) - left_out]
+        if before and 2 * max(count for _, count, _ in series[-left_out:]) < before[-1][1]:
+            return before
+    return series
 
 
 def _stayed(numbers: Iterable[int], phase: int, births: int) -> bool:

@@ -662,7 +662,8 @@ def ask(pid: int, timeout_s: float) -> Report:
     if folder is None:
         # Send no signal: it ends a program that has no handler for it.
         raise AttachError(
-            f"process {pid} is not watched, or not yet: start it with `leak-report run`, or with PYTHONDISPOSESCOPE=leaks"
+            f"process {pid} is not watched, or not yet: start it with `leak-report run`, "
+            "or with PYTHONDISPOSESCOPE=leaks"
         )
     answer = folder / f"answer-{os.getpid()}"
     request = folder / f"request-{pid}"

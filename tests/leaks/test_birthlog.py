@@ -176,7 +176,7 @@ def test_a_series_has_what_lived_after_each_pass(log: Any) -> None:
 
 
 def steps(log: Any, kept: list[Anchor], times: int, *, bound: int = 1000) -> int:
-    """Take steps, each of which appends to a list that is bounded; return the number of the site."""
+    """Take steps that append to a bounded list, and return the number of the site."""
     for _ in range(times):
         kept.append(Anchor())
         del kept[:-bound]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from disposescope.leaks.running.inventory import _until_freed
 from disposescope.leaks.verdicts.growth import (
     doubt_of,
     rises,
@@ -225,3 +226,20 @@ def test_a_list_that_is_all_that_a_program_makes_grows_too() -> None:
     assert trend_of_births(with_others, sizes, births=9000, last=1500, course=lambda: steadily) is not None
     bounded = [(number, min(100, number), min(100, number) * 1024) for number in range(0, 1501, 10)]
     assert trend_of_births(with_others, sizes, births=9000, last=1500, course=lambda: bounded) is None, "a buffer"
+
+
+@pytest.mark.parametrize(
+    ("counts", "until"),
+    [
+        ([*range(1, 100), 0, 0], 99),
+        ([*range(1, 11), 0], 10),
+        ([*range(1, 11), 0, 0], 12),
+        ([*range(1, 51), *[0] * 50], 100),
+        ([*range(1, 100), 60, 40, 0], 101),
+        ([0] * 40, 40),
+        ([], 0),
+    ],
+    ids=["two tensors after it", "one", "two of ten", "long before the end", "in parts", "never any", "no point"],
+)
+def test_the_course_of_a_line_ends_when_it_was_freed(counts: list[int], until: int) -> None:
+    assert len(_until_freed(course(counts))) == until

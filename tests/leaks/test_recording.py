@@ -222,6 +222,20 @@ def test_own_pages_are_read_at_few_passes_and_what_a_system_does_not_report_is_s
     assert "this system does not report it" in said
 
 
+def test_copies_that_a_worker_makes_in_its_first_passes_are_told_from_one_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A loader that shuffles: a pass reads one page in four, and copies it at first.
+    number = 0
+    monkeypatch.setattr(own_pages, "own_nbytes", lambda: round(86_000_000 * (1 - (3 / 4) ** number)))
+    monkeypatch.setattr(own_pages, "anonymous_nbytes", lambda: 200_000_000)
+    pages = OwnPages()
+    for number in range(1, 301):
+        pages.passed(HANDED_OVER, number)
+    [leak] = pages.leaks()
+    assert (leak.kind, leak.nbytes > 60_000_000) == ("native", True)
+
+
 def test_passes_are_sampled_ever_more_rarely_however_fast_they_are() -> None:
     with LeakDetector(timeline_s=3600) as detector:
         counts = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ def report_on(folder: Path, source: str) -> Report:
     command = [sys.executable, "-m", "disposescope", "run", "-q", "-o", "r.json", "program.py"]
     environment = dict(os.environ)
     if "import torch" in source:
-        # Not measured for coverage, which takes several times as long: other tests reach the same code.
+        # Not measured for coverage, which takes several times as long: others reach the same code.
         environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -1460,10 +1461,10 @@ if __name__ == "__main__":
 
 def test_batches_of_workers_that_main_keeps_are_seen_although_they_arrive_in_our_code(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, BATCHES_OF_WORKERS)
-    assert report.verdict in ("suspects", "undecided")
-    [row] = [*report.leaks, *(row for row in report.kept if row.unjudged is not None)]
-    assert row.holder.endswith("main(): local 'kept'[0]")
+    [leak] = report_on(tmp_path, BATCHES_OF_WORKERS).leaks
+    # A batch that arrives while a report is made may be recorded when that has ended.
+    assert (leak.sure, leak.freed, leak.count >= 98) == ("possible", "when main() returned", True)
+    assert re.search(r"main\(\): local 'kept'\[[01]\]$", leak.holder)
 
 
 BEGUN_LATE = """
