@@ -29,6 +29,9 @@ class SiteRow(NamedTuple):
         The number of the last birth there.
     last_birth_before_death : int
         The number of the last birth anywhere when a resource or memory of the site last died.
+    held_since : int
+        The number of the last birth anywhere when a report was begun that may have held what died
+        last: it may have been free since then. 0 if no report did.
     """
 
     kind: str
@@ -41,6 +44,7 @@ class SiteRow(NamedTuple):
     peak_nbytes: int
     last_birth: int
     last_birth_before_death: int
+    held_since: int
 
 @final
 class Row:

@@ -80,8 +80,6 @@ _LAST_PASS_AFTER: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _NEARLY: Final = 0.9
 """What a phase made stayed if so much of it did, for so much of the run."""
-_AFTER_THE_END: Final = 20
-"""At most one point in so many of a line's course is of a time after the line was freed."""
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
 _BETWEEN_LOOKS: Final = 0.04
@@ -338,8 +336,9 @@ class Growing:
                 if line not in largest or leak.nbytes > largest[line].nbytes:
                     largest[line] = leak
                     self._grown[line] = leak, _retainers_of(leak, report.retainers), live.get(line, 0.0)
-            elif leak.kind in ("model", "view"):
+            elif leak.kind in ("model", "view", "exception"):
                 # They may be kept on purpose, such as models that main() averages in the end.
+                # Exceptions come at random, which shows no trend.
                 self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
             if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
                 known = self._graphs.get(_line_of(leak), leak)
@@ -443,7 +442,7 @@ class Growing:
             if chain is None and line in in_cycles:
                 # Nobody held it but the cycle: the collector had not run yet.
                 continue
-            if leak.kind == "graph" and not with_enough_passes and self._was_used(line):
+            if leak.kind == "graph" and not with_enough_passes and self._was_used(line) is not False:
                 continue
             numbers = _numbers_of(line)
             earlier = [
@@ -480,15 +479,16 @@ class Growing:
         found = [leak for leak in found if not (leak.site in joined and chain_of(leak.holder) is None)]
         found += grown
         known |= {_line_of(leak) for leak in found}
-        # The program may have read all graphs once in the end.
-        graphs = {
+        # These were leaks, but not by a trend. The program may have read all graphs once in the
+        # end, and exceptions come at random.
+        without_trend = {
             line: replace(leak, unjudged="growth")
             for line, (leak, *_) in self._grown.copy().items()
-            if leak.kind == "graph" and not self._was_used(line)
+            if leak.kind == "exception" or (leak.kind == "graph" and not self._was_used(line))
         }
         undecided = [
             leak
-            for line, leak in (graphs | self._undecided.copy()).items()
+            for line, leak in (without_trend | self._undecided.copy()).items()
             if line not in known and (end := _end_of(chain_of(leak.holder))) is not None
             for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
             if names_are_no_loops or of_phase
@@ -542,13 +542,18 @@ class Growing:
             if joined and _grow_evenly(sizes, births):
                 yield _grown_model_leak(leak, sizes, joined[0], end)
 
-    def _was_used(self, line: _Line) -> bool:
+    def _was_used(self, line: _Line) -> bool | None:
         """Return whether memory of a line that a graph saved died before the last optimizer step.
 
-        Then a ``backward()`` went through the graph, such as at the end of a long episode.
+        Then a ``backward()`` went through the graph, such as at the end of a long episode. None if
+        a report may have held the memory until after the step.
         """
-        died = max((LOG.site(number).last_birth_before_death for number in _numbers_of(line)), default=0)
-        return 0 < died < self._last.get(STEP, 0)
+        rows = [LOG.site(number) for number in _numbers_of(line)]
+        died, held_since = max(((row.last_birth_before_death, row.held_since) for row in rows), default=(0, 0))
+        step = self._last.get(STEP, 0)
+        if 0 < died < step:
+            return True
+        return None if 0 < held_since < step else False
 
 
 def one_line(error: Exception) -> str:
@@ -660,7 +665,9 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     phase : int
         The number of the last birth before the phase whose births count; 0 for all.
     """
-    series = _until_freed(course_over_births(number, phase) if name is None else LOG.series(number, name))
+    series = _until_freed(
+        course_over_births(number, phase) if name is None else LOG.series(number, name), over_births=name is None
+    )
     trend = trend_over_births(series) if name is None else trend_of(series)
     if trend is None or 2 * live > series[-1][1]:
         return None
@@ -673,13 +680,14 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
 
 
-def _until_freed(series: Sequence[Point]) -> Sequence[Point]:
-    """Return a series without its last points, if at these most had been freed.
+def _until_freed(series: Sequence[Point], *, over_births: bool) -> Sequence[Point]:
+    """Return a series without its last point, or the last two births, if at these most was freed.
 
-    A few tensors may be made after `main()` has returned, so at least one point is left out.
+    They may be of a time after `main()` has returned.
     """
-    for left_out in range(max(1, len(series) // _AFTER_THE_END), 0, -1):
-        before = series[: len(series) - left_out]
+    are_births = over_births and len(series) > 2 and series[-1][0] - series[-2][0] == 1
+    for left_out in (2, 1) if are_births else (1,):
+        before = series[:-left_out]
         if before and 2 * max(count for _, count, _ in series[-left_out:]) < before[-1][1]:
             return before
     return series

@@ -228,6 +228,24 @@ def test_a_bounded_list_does_not_grow_while_a_report_holds_what_it_had(log: Any)
     del held
 
 
+def test_what_dies_while_a_report_may_have_held_it_may_have_been_free_since_that_was_begun(log: Any) -> None:
+    kept: list[Anchor] = []
+    number = steps(log, kept, 4)
+    first = log.site(number).last_birth
+    del kept[0]
+    assert (log.site(number).last_birth_before_death, log.site(number).held_since) == (first, 0)
+    log.report_begins()
+    steps(log, kept, 2)
+    log.report_begins()
+    steps(log, kept, 2)
+    del kept[0]
+    assert (log.site(number).last_birth_before_death, log.site(number).held_since) == (first + 4, first)
+    log.report_ends()
+    log.report_ends()
+    del kept[0]
+    assert log.site(number).held_since == 0
+
+
 def test_a_long_series_is_thinned_evenly(log: Any) -> None:
     kept = []
     for _ in range(3000):

@@ -837,6 +837,46 @@ def test_kept_exceptions_that_main_had_are_reported(tmp_path: Path) -> None:
     assert leak.freed is not None
 
 
+# The program keeps its errors in an object that the errors' own frames refer to: a cycle.
+ERRORS_OF_SOME_STEPS = """
+import torch
+
+FAILS = {step for step in range(100) if step % 7 < (1 if step < 20 else 5 if step < 45 else 2 if step < 75 else 4)}
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(64, 64)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.errors = []
+
+    def step(self, number):
+        batch = torch.ones(32, 64)
+        try:
+            if number in FAILS:
+                raise FloatingPointError("too large")
+            self.optimizer.zero_grad()
+            self.net(batch).mean().backward()
+            self.optimizer.step()
+        except FloatingPointError as error:
+            self.errors.append(error)
+
+def main():
+    trainer = Trainer()
+    for number in range(100):
+        trainer.step(number)
+
+main()
+"""
+
+
+def test_exceptions_that_come_at_random_and_that_main_had_are_undecided(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, ERRORS_OF_SOME_STEPS)
+    [row] = [*report.leaks, *(row for row in report.kept if row.unjudged is not None)]
+    assert report.verdict in ("leaks", "undecided")
+    assert "main(): local 'trainer'.errors[0].__traceback__ frame " in row.holder
+
+
 TASKS = """
 import asyncio
 import numpy as np

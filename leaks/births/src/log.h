@@ -135,6 +135,7 @@ struct site {
     int64_t live_nbytes, peak_nbytes;
     /* The number of the last birth of all when a birth, or a death, was last counted here. */
     uint64_t latest_birth, latest_death;
+    uint64_t held_since; /* the last birth when the report was begun that may have held what died last; or 0 */
     struct series *series; /* what lived of the site after passes: a list, one for each name of passes */
 };
 
@@ -158,6 +159,7 @@ struct sites {
     struct passes birth_passes;   /* for programs that name no passes: each birth is a pass */
     int64_t live_nbytes[DEVICES]; /* by the number of the device */
     uint32_t reports; /* how many reports are being made beside the program, which hold what they have found */
+    uint64_t reports_since; /* the last birth when the first of these was begun */
 };
 
 /* ------------------------------------------------------------------ the log */

@@ -197,7 +197,9 @@ PyObject *sites_last_pass(Log *log, PyObject *name)
 void sites_report(Log *log, bool begins)
 {
     if (begins) {
-        log->sites.reports++;
+        if (log->sites.reports++ == 0) {
+            log->sites.reports_since = log->last_birth;
+        }
     }
     else if (log->sites.reports > 0) {
         log->sites.reports--;
@@ -397,7 +399,13 @@ void site_count(Log *log, const struct birth *birth, int sign)
     int64_t nbytes = sign * (int64_t)((double)birth->nbytes * weight);
     site->live += sign * weight;
     site->live_nbytes += nbytes;
-    *(sign > 0 ? &site->latest_birth : &site->latest_death) = log->last_birth;
+    if (sign > 0) {
+        site->latest_birth = log->last_birth;
+    }
+    else {
+        site->latest_death = log->last_birth;
+        site->held_since = log->sites.reports > 0 ? log->sites.reports_since : 0;
+    }
     if (site->live_nbytes > site->peak_nbytes) {
         site->peak_nbytes = site->live_nbytes;
     }
@@ -460,7 +468,7 @@ int sites_add_type(PyObject *module)
     static PyStructSequence_Field fields[] = {
         {"kind", NULL}, {"device", NULL}, {"op", NULL}, {"places", NULL}, {"births", NULL}, {"live", NULL},
         {"nbytes", NULL}, {"peak_nbytes", NULL}, {"last_birth", NULL}, {"last_birth_before_death", NULL},
-        {NULL, NULL},
+        {"held_since", NULL}, {NULL, NULL},
     };
     PyStructSequence_Desc description = {
         .name = "disposescope.leaks.births.compiled.SiteRow",
@@ -500,10 +508,10 @@ PyObject *sites_site(Log *log, PyObject *number)
     }
     struct site site = log->sites.all[wanted];
     PyObject *fields = Py_BuildValue(
-        "OOONKdLLKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+        "OOONKdLLKKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
         (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.latest_birth,
-        (unsigned long long)site.latest_death);
+        (unsigned long long)site.latest_death, (unsigned long long)site.held_since);
     PyObject *row = fields == NULL ? NULL : PyObject_CallOneArg((PyObject *)site_row_type, fields);
     Py_XDECREF(fields);
     return row;
