@@ -7,6 +7,8 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, Final, Protocol, TypeVar, final, overload
 
+from .base.type_cache import TypeCache
+
 __all__ = [
     "KINDS",
     "MAPPED",
@@ -312,11 +314,11 @@ class _Kinds:
         whose libraries have been imported: see `framework`.
     registered : dict
         By type, the kinds that were registered.
-    by_type : dict
-        A cache of lookups: by type, its own kind, that of a base class, or None.
+    by_type : TypeCache
+        A cache of lookups: the kind of a type, that of a base class, or None.
     finders : dict
         By type, the `Finder` of a type whose births cannot all be seen when they happen.
-    finder_by_type : dict
+    finder_by_type : TypeCache
         A cache of lookups in `finders`.
     """
 
@@ -326,21 +328,19 @@ class _Kinds:
         self.anchored: tuple[type, ...] = ()
         self.before_lookup: Callable[[], object] = lambda: None
         self.registered: dict[type, Kind] = {}
-        self.by_type: dict[type, Kind | None] = {}
+        self.by_type: TypeCache[Kind | None] = TypeCache()
         self.finders: dict[type, Finder] = {}
-        self.finder_by_type: dict[type, Finder | None] = {}
+        self.finder_by_type: TypeCache[Finder | None] = TypeCache()
 
 
 KINDS: Final = _Kinds()
-_MOST_REMEMBERED: Final = 4096
-"""A cache with so many types is emptied: it keeps them alive, and every mock has a new type."""
 
 
 def kind_of(resource: object) -> Kind | None:
     """Return the kind of an object, or None."""
     cls = type(resource)
     try:
-        return KINDS.by_type[cls]
+        return KINDS.by_type.known[id(cls)]
     except KeyError:
         return kind_of_type(cls)
 
@@ -352,14 +352,12 @@ def kind_of_type(cls: type) -> Kind | None:
     """
     KINDS.before_lookup()
     found = find_kind(cls)
-    if len(KINDS.by_type) >= _MOST_REMEMBERED:
-        KINDS.by_type.clear()
-    KINDS.by_type[cls] = found
+    KINDS.by_type.remember(cls, found)
     return found
 
 
 def find_kind(cls: type) -> Kind | None:
-    """Return what `kind_of_type` does, without caching it: the cache keeps the type alive."""
+    """Return what `kind_of_type` does, without caching it."""
     mro = mro_of(cls)
     for base in mro:
         # A class whose metaclass gives it no hash cannot be registered.
@@ -392,13 +390,11 @@ def finder_of(resource: object) -> Finder | None:
     """Return the `Finder` of an object's type or of a base class; None if there is none."""
     cls = type(resource)
     try:
-        return KINDS.finder_by_type[cls]
+        return KINDS.finder_by_type.known[id(cls)]
     except KeyError:
-        if len(KINDS.finder_by_type) >= _MOST_REMEMBERED:
-            KINDS.finder_by_type.clear()
         # Compared by identity, because a metaclass may give a class no hash.
         found = next((finder for base in mro_of(cls) for known, finder in KINDS.finders.items() if known is base), None)
-        KINDS.finder_by_type[cls] = found
+        KINDS.finder_by_type.remember(cls, found)
         return found
 
 

@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from .base.errors import UnknownKindError
 from .base.sites import is_of_the_program
+from .base.type_cache import TypeCache
 from .compiled import Entry, HeldEntry, ScopeState, StrongEntry, kept_entries
 from .context import HOOKS
 from .kinds import KINDS, advice_for, find_kind, is_own, kind_of, module_of, mro_of, name_of, qualified_name, space_of
@@ -131,7 +132,7 @@ class KnownClasses:
         # By name, or by ``id`` of a class.
         self._known: dict[str | int, _Known] = {}
         # A cache of `walker_of`.
-        self._walkers: dict[type, Walker | None] = {}
+        self._walkers: TypeCache[Walker | None] = TypeCache()
         # A cache of `_look`, which compiled code fills: see `compiled.kept_entries`.
         self._looks: dict[int | str, Any] = {}
         self.any_keeps = False
@@ -157,12 +158,11 @@ class KnownClasses:
         A class has the walker that was recorded for itself or for the innermost module around it.
         """
         try:
-            return self._walkers[cls]
+            return self._walkers.known[id(cls)]
         except KeyError:
             known = next(self._known_of(cls), None)
-            if len(self._walkers) >= _MOST_REMEMBERED:
-                self._walkers.clear()
-            walker = self._walkers[cls] = None if known is None else known.walker
+            walker = None if known is None else known.walker
+            self._walkers.remember(cls, walker)
             return walker
 
     def _known_of(self, cls: type) -> Iterator[_Known]:
@@ -214,8 +214,6 @@ def _module_of(cls: type) -> object:
 
 
 CLASSES: Final = KnownClasses()
-_MOST_REMEMBERED: Final = 4096
-"""A cache with so many types is emptied: it keeps them alive."""
 
 
 def _is_model(cls: type) -> bool:

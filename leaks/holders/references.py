@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
+from ...scopes.base.type_cache import TypeCache
 from ...scopes.compiled import referents, variables_of
 from ...scopes.framework import FRAMEWORKS, Framework, Part
 from ...scopes.identity import Entry, HeldEntry, StrongEntry
@@ -53,15 +54,6 @@ __all__ = [
     "runs_module",
 ]
 
-_ACTIONS: Final[dict[type, int]] = {}
-"""A cache of `action_of`, by type."""
-
-_KNOWN_PARTS: Final[dict[type, KnownPart | None]] = {}
-"""A cache of `framework_of`, by type."""
-
-_PARTS_REMEMBERED: Final = 4096
-"""So many types `_KNOWN_PARTS` keeps at most: a program may make types for ever."""
-
 
 class KnownPart(NamedTuple):
     """The framework that knows a type, and what the instances of the type are."""
@@ -70,10 +62,17 @@ class KnownPart(NamedTuple):
     part: Part
 
 
+_KNOWN_PARTS: Final[TypeCache[KnownPart | None]] = TypeCache()
+"""A cache of `framework_of`."""
+
+_ACTIONS: Final[TypeCache[int]] = TypeCache()
+"""A cache of `action_of`."""
+
+
 def framework_of(cls: Any) -> KnownPart | None:
     """Return the framework that knows a type, and what its instances are; None where none does."""
     try:
-        return _KNOWN_PARTS[cls]
+        return _KNOWN_PARTS.known[id(cls)]
     except KeyError:
         found: KnownPart | None = None
         for framework in FRAMEWORKS.with_own("part_of"):
@@ -81,9 +80,7 @@ def framework_of(cls: Any) -> KnownPart | None:
             if part is not None:
                 found = KnownPart(framework, part)
                 break
-        if len(_KNOWN_PARTS) >= _PARTS_REMEMBERED:
-            _KNOWN_PARTS.clear()
-        _KNOWN_PARTS[cls] = found
+        _KNOWN_PARTS.remember(cls, found)
         return found
 
 
@@ -146,9 +143,6 @@ SKIPPED: Final = -1
 CLASS: Final = -2
 """Goes through a class of a library only when it searches libraries."""
 
-_ACTIONS_REMEMBERED: Final = 10_000
-"""So many types `_ACTIONS` keeps at most: a program may make types for ever."""
-
 
 def action_of(cls: type) -> int:
     """Return what a search does with the instances of a type.
@@ -159,11 +153,10 @@ def action_of(cls: type) -> int:
         `SKIPPED`, `CLASS`, `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or else `EDGES_PLAIN`.
     """
     try:
-        return _ACTIONS[cls]
+        return _ACTIONS.known[id(cls)]
     except KeyError:
-        if len(_ACTIONS) >= _ACTIONS_REMEMBERED:
-            _ACTIONS.clear()
-        action = _ACTIONS[cls] = _judge(cls)
+        action = _judge(cls)
+        _ACTIONS.remember(cls, action)
         return action
 
 

@@ -62,6 +62,26 @@ def assert_as_without(folder: Path, *args: str) -> subprocess.CompletedProcess[s
     return watched
 
 
+HOLDS_A_FILE = """
+class Log:
+    def __init__(self):
+        self.file = open("log.txt", "w")
+        self.file.write("written")
+
+    def __del__(self):
+        print("gone")
+
+log = Log()
+"""
+
+
+@pytest.mark.parametrize("args", [("program.py",), ("-m", "program"), ("-c", HOLDS_A_FILE)], ids=["file", "-m", "-c"])
+def test_variables_of_the_program_are_released_at_its_end(tmp_path: Path, args: tuple[str, ...]) -> None:
+    program(tmp_path, HOLDS_A_FILE)
+    assert assert_as_without(tmp_path, *args).stdout == "gone\n"
+    assert (tmp_path / "log.txt").read_text(encoding="utf-8") == "written"
+
+
 def test_a_clean_program_has_no_leaks(tmp_path: Path) -> None:
     name = program(
         tmp_path,

@@ -459,6 +459,8 @@ def test_births_of_subclasses_are_asked_for_before_a_verb_acts_on_one():
             assert [ds.is_disposed(array) for array in arrays[3:]] == [False, False, False, True]
             assert scope.live == tuple(arrays[3:5])
     finally:
-        for table in (KINDS.finders, KINDS.finder_by_type, KINDS.registered, KINDS.by_type):
+        for table in (KINDS.finders, KINDS.registered):
             table.pop(Array, None)
             table.pop(SharedArray, None)
+        KINDS.finder_by_type.clear()
+        KINDS.by_type.clear()

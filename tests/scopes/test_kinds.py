@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+import weakref
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -134,7 +138,21 @@ class TestFinding:
 
         assert kind_of(Thing()) is None
 
-    def test_the_memory_of_types_met_is_bounded(self):
-        for _ in range(5_000):
+    def test_types_that_were_met_are_forgotten_with_the_last_reference_to_them(self):
+        gc.collect()
+        before = len(_kinds.KINDS.by_type.known)
+        for _ in range(100):
             kind_of(type("Fleeting", (), {})())
-        assert len(_kinds.KINDS.by_type) < 5_000
+        gc.collect()
+        assert len(_kinds.KINDS.by_type.known) == before
+
+
+@pytest.mark.parametrize("asked", [ds.move_to_outer, ds.why_alive], ids=["walked", "searched"])
+def test_a_class_of_the_program_lives_no_longer_than_without_this_package(asked: Callable[[object], object]) -> None:
+    cls = dataclasses.make_dataclass("Box", ["content"])
+    with ds.dispose_scope():
+        asked(cls(ds.ones(1)))
+    reference = weakref.ref(cls)
+    del cls
+    gc.collect()
+    assert reference() is None
