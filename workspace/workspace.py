@@ -20,7 +20,7 @@ import contextvars
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import wraps
 from operator import index
 from pathlib import Path
@@ -69,6 +69,11 @@ _REASONS_AT_MOST: Final = 500
 """So many different reasons are kept; passes that all differ would add new ones for ever."""
 _OTHER_REASONS: Final = "other lines or sizes"
 
+_HIGHER: Final = 1.01
+"""A pass is read again for its peak where that is so many times the highest one before."""
+_PAGE: Final = 4096
+"""A slab has whole pages."""
+
 _NO_SLAB: Final = "there was no memory for the slab"
 
 _LOCK: Final = threading.RLock()
@@ -112,11 +117,11 @@ class _Course:
         "_has_notes",
         "found",
         "key",
+        "most_nbytes",
         "observed",
         "plans",
         "reasons",
         "recording",
-        "refusal",
         "served",
         "slots",
         "verified",
@@ -136,7 +141,8 @@ class _Course:
         self.served: Any = None
         self.plans = 0
         self.reasons: set[str] = set()
-        self.refusal: str | None = None
+        # The highest peak of a pass, without what other libraries note.
+        self.most_nbytes = 0
 
     @property
     def planned(self) -> list[_Slot]:
@@ -281,10 +287,25 @@ class _Thread:
         """Return a slab as large as the largest plan, a new one where the last is too small."""
         height: int = course.served.height
         if self.slab is None or self.slab.nbytes < height:
-            wanted = max(each.served.height for each in self.courses.values() if each.served is not None)
             self.give_up_slab()
-            self.slab = ARENA.Slab(max(wanted, 1), course.verified)
+            self.slab = ARENA.Slab(max(self.height(), 1), course.verified)
         return self.slab
+
+    def height(self) -> int:
+        """Return the height of the largest plan; 0 if there is none."""
+        # A snapshot: the thread may meet another key meanwhile.
+        courses = tuple(self.courses.values())
+        return max((course.served.height for course in courses if course.served is not None), default=0)
+
+    def slab_nbytes(self) -> int:
+        """Return the bytes of the slab, or those that it will have: whole pages are not counted."""
+        slab, height = self.slab, self.height()
+        return height if slab is None or slab.nbytes < height + _PAGE else slab.nbytes
+
+    def give_up_large_slab(self) -> None:
+        """Give up a slab that is larger, by a page or more, than the largest plan."""
+        if self.slab is not None and self.slab.nbytes >= self.height() + _PAGE:
+            self.give_up_slab()
 
     def give_up_slab(self) -> None:
         """Serve nothing from the slab any more: blocks in use keep it, and the other pages go."""
@@ -334,8 +355,9 @@ class Run:
         scope.escapes = self._escapes
         self._thread = thread = workspace._thread()
         self._course = course = thread.courses.get(self._key) or workspace._new_course(thread, self._key)
-        if course.refusal is not None:
-            raise MemoryError(course.refusal)
+        refusal = workspace._refusals.get(self._key)
+        if refusal is not None:
+            raise MemoryError(refusal)
         self._scope = scope
         try:
             self._pass = self._pass_of(thread, course)
@@ -511,6 +533,8 @@ class Workspace:
         # The latest that was recorded, and for each key: that of a thread that has ended, too.
         self._last: _Course | None = None
         self._recorded: dict[Hashable, _Course] = {}
+        # By key, why its passes are refused, on every thread.
+        self._refusals: dict[Hashable, str] = {}
         self._totals = ARENA.PassTotals()
         # Passes that the pool served for want of a slab; each counts as one miss more.
         self._without_slab = 0
@@ -605,9 +629,7 @@ class Workspace:
         courses = [course for course in thread.courses.values() if course.found is not None]
         for course in courses:
             course.improve(seconds / len(courses))
-        heights = [course.served.height for course in courses if course.served is not None]
-        if thread.slab is not None and heights and thread.slab.nbytes > -(-max(heights) // 4096) * 4096:
-            thread.give_up_slab()
+        thread.give_up_large_slab()
         return self.statistics()
 
     @_in_no_scope
@@ -619,7 +641,7 @@ class Workspace:
             for thread in threads:
                 # A snapshot: the thread may meet another key meanwhile.
                 courses = tuple(thread.courses.values())
-                slabs += max((course.served.height for course in courses if course.served is not None), default=0)
+                slabs += thread.slab_nbytes()
                 bounds += max((course.bound_nbytes for course in courses), default=0)
             passes, hits, misses, escapes = self._totals.figures()
             return WorkspaceStatistics(
@@ -636,9 +658,10 @@ class Workspace:
 
     @_in_no_scope
     def peak(self, key: Hashable = None) -> Peak:
-        """Return the peak of the passes with a key, as they were recorded, and what would lower it.
+        """Return the highest peak of the passes with a key, and what would lower it.
 
-        Without a key that of the last recording.
+        Without a key that of the last recording. After a new plan it is that of the pass which the
+        plan was made for, until a pass is higher.
 
         Raises
         ------
@@ -683,7 +706,7 @@ class Workspace:
         return thread
 
     def forget(self) -> None:
-        """Forget all that was recorded, planned and counted; persistent arrays stay."""
+        """Forget all that was recorded, planned, counted and refused; persistent arrays stay."""
         thread: _Thread | None = getattr(self._here, "state", None)
         if thread is not None and thread.open is not None:
             thread.open.forget()
@@ -704,10 +727,10 @@ class Workspace:
             raise LookupError(f"workspace {self.name!r} has recorded no pass{of}")
         return course
 
-    def _count(self, reasons: Sequence[str]) -> None:
-        for reason in reasons:
+    def _count(self, missed: Counter[str]) -> None:
+        for reason, count in missed.items():
             known = reason in self._reasons or len(self._reasons) < _REASONS_AT_MOST
-            self._reasons[reason if known else _OTHER_REASONS] += 1
+            self._reasons[reason if known else _OTHER_REASONS] += count
 
     def _persistent_nbytes(self) -> int:
         return sum(array.nbytes for array in self._persistent.values())
@@ -737,20 +760,23 @@ class Workspace:
         assert thread is not None
         assert course is not None
         fault = thread.slab.fault if self.verify and works and thread.slab is not None else None
-        missed = [_NO_SLAB] if run._has_no_slab else []
+        missed = Counter([_NO_SLAB] if run._has_no_slab else ())
         pass_of_workspace(self.name, served.peak_nbytes)
         if missed:
             with _LOCK:
                 self._without_slab += 1
                 self._count(missed)
-        if self.limit is not None and course.refusal is None:
+        if self.limit is not None and course.key not in self._refusals:
             # Before another plan is made: births are read with the slots of their own plan.
             self._judge(course, served)
         noted = is_whole and works and course.wants_notes
+        is_highest = is_whole and served.peak_nbytes > _HIGHER * course.most_nbytes
         if is_whole and course.found is None:
             self._plan(course, served, noted)
-        elif served.misses or escaped_slab or noted:
-            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted)
+        elif served.misses or escaped_slab or noted or is_highest:
+            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, is_highest=is_highest)
+        if is_highest:
+            course.most_nbytes = served.peak_nbytes
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault
@@ -759,29 +785,25 @@ class Workspace:
                 f"{_born_there(course, offset)}"
             )
         if self.strict and missed:
-            rows = [f"\n  {count} times {reason}" for reason, count in Counter(missed).items()]
+            rows = [f"\n  {count} times {reason}" for reason, count in missed.items()]
             return WorkspaceError(
                 f"pass {self._passes} of strict workspace {self.name!r}: "
-                f"the plan missed {len(missed)} births:{''.join(rows)}"
+                f"the plan missed {missed.total()} births:{''.join(rows)}"
             )
         return None
 
     @_in_no_scope
-    def _learn(self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool) -> list[str]:
+    def _learn(
+        self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool, is_highest: bool
+    ) -> Counter[str]:
         """Give up a slab in which something lives on, and plan anew for what was not as planned.
 
-        Once for a reason. Returns why births were missed.
+        Once for a reason. Returns how many births were missed, by the reason.
         """
         births = course.read(served)
-        if noted:
+        if noted or is_highest:
             course.observe(Recording(births), noted)
-        # Of each reason, in their order, the line.
-        lines: dict[str, str] = {}
-        missed: list[str] = []
-        for birth in births:
-            if birth.is_miss:
-                missed.append(_reason(birth, course))
-                lines[missed[-1]] = str(line_of_birth(birth.places))
+        missed, lines = _reasons_of(births, course)
         with _LOCK:
             self._count(missed)
         escaped = [birth for birth in births if birth.outcome is ServedBy.SERVED and birth.died is None]
@@ -800,6 +822,7 @@ class Workspace:
             # Not before: an interrupt leaves them for the next pass.
             course.reasons.update(fresh)
             if is_planned:
+                thread.give_up_large_slab()
                 with _LOCK:
                     self._replans.append(Replan(self._passes, course.key, fresh[0], lines[fresh[0]]))
         return missed
@@ -824,7 +847,7 @@ class Workspace:
         """Refuse further passes with a key whose peak exceeds the limit."""
         assert self.limit is not None
         if served.peak_nbytes + self._persistent_nbytes() > self.limit:
-            course.refusal = self._refusal(course, served, self.limit)
+            self._refusals[course.key] = self._refusal(course, served, self.limit)
 
     @_in_no_scope
     def _refusal(self, course: _Course, served: Any, limit: int) -> str:
@@ -868,6 +891,25 @@ def _room_of(nbytes: int, verified: bool) -> int:
     """
     spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT * verified + spread
+
+
+def _reasons_of(births: Iterable[Birth], course: _Course) -> tuple[Counter[str], dict[str, str]]:
+    """Return how many births of a pass were missed, by the reason, and the line of each reason."""
+    # Many births are missed for one reason, and its text takes longer than all else.
+    alike: dict[tuple[object, ...], tuple[Birth, int]] = {}
+    for birth in births:
+        if birth.is_miss:
+            places = tuple((id(code), instruction) for code, instruction in birth.places)
+            key = (birth.outcome, birth.nbytes, birth.slot if birth.outcome is ServedBy.LARGER else None, places)
+            first, count = alike.get(key, (birth, 0))
+            alike[key] = first, count + 1
+    missed: Counter[str] = Counter()
+    lines: dict[str, str] = {}
+    for birth, count in alike.values():
+        reason = _reason(birth, course)
+        missed[reason] += count
+        lines[reason] = str(line_of_birth(birth.places))
+    return missed, lines
 
 
 def _reason(birth: Birth, course: _Course) -> str:

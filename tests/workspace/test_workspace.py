@@ -1089,3 +1089,74 @@ def test_a_pass_in_which_nothing_is_born_says_so() -> None:
     with workspace.run():
         pass
     assert str(workspace.peak()) == "peak 0 bytes: nothing was born"
+
+
+# What holds for a key, on all threads and over all passes.
+
+
+def test_a_key_over_the_limit_is_refused_on_every_thread() -> None:
+    workspace = ds.Workspace("limited", limit="100 kB")
+    entered: list[int] = []
+
+    def work() -> None:
+        with contextlib.suppress(MemoryError), workspace.run(key="long"):
+            entered.append(len(entered))
+            np.ones(100_000).sum()
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    work()
+    assert entered == [0]
+    workspace.forget()
+    work()
+    assert entered == [0, 1]
+
+
+def test_the_peak_is_that_of_the_highest_pass_although_no_new_plan_is_made() -> None:
+    workspace = ds.Workspace("grows")
+
+    def many(count: int) -> float:
+        return float(sum(part[0] for part in [np.ones(10_000) for _ in range(count)]))
+
+    for count in (1, 2, 3, 50, 50, 20):
+        with workspace.run():
+            many(count)
+    assert workspace.peak().nbytes == pytest.approx(50 * 80_000, rel=0.01)
+
+
+def test_a_slab_that_has_become_too_large_is_given_up_with_a_new_plan() -> None:
+    workspace = ds.Workspace("smaller")
+
+    def branches(is_large: bool) -> float:
+        if is_large:
+            return float((np.ones(400_000) + 1.0).sum())
+        return float((np.full(1000, 2.0) * 3.0).sum())
+
+    for is_large in (True, True):
+        with workspace.run():
+            branches(is_large)
+    large = workspace.statistics()
+    assert large.slab_nbytes > 3_000_000
+    with workspace.run():
+        branches(False)
+    found = workspace.statistics()
+    assert (len(found.replans), found.slab_nbytes < 100_000, found.ratio < 1.2) == (1, True, True)
+
+
+def test_births_that_miss_for_one_reason_are_counted_each() -> None:
+    workspace = ds.Workspace("misses")
+    for count in (1, 5, 9):
+        with workspace.run():
+            for _ in range(count):
+                np.ones(100)
+    found = workspace.statistics()
+    assert sum(found.reasons.values()) == found.misses > 0
+    strict = ds.Workspace("strict", strict=True)
+    with strict.run():
+        np.ones(100)
+    with pytest.raises(ds.WorkspaceError, match=r"missed \d+ births:\n  4 times [^\n]*: 800 bytes"):
+        with strict.run():
+            for _ in range(5):
+                np.ones(100)
