@@ -194,7 +194,7 @@ class _Course:
         self._plan(recording, slots, time_limit)
 
     def observe(self, recording: Recording, noted: bool) -> None:
-        """Find the peak in a recording from now on.
+        """Find the peak in a recording from now on, if it is no lower than that known before.
 
         Other libraries note their memory only in the first pass. Where they did, and not in this
         pass, the next one is noted too, and the peak stays until then.
@@ -205,7 +205,8 @@ class _Course:
         elif self._has_notes:
             self.wants_notes = True
             return
-        self.observed = recording
+        if self.observed is None or recording.peak()[1] >= self.observed.peak()[1]:
+            self.observed = recording
 
     def notes(self, limit: int | None) -> bool:
         """Return whether other libraries note their memory in the next pass.
@@ -660,8 +661,7 @@ class Workspace:
     def peak(self, key: Hashable = None) -> Peak:
         """Return the highest peak of the passes with a key, and what would lower it.
 
-        Without a key that of the last recording. After a new plan it is that of the pass which the
-        plan was made for, until a pass is higher.
+        Without a key that of the last recording.
 
         Raises
         ------

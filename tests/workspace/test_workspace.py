@@ -1123,6 +1123,10 @@ def test_the_peak_is_that_of_the_highest_pass_although_no_new_plan_is_made() -> 
     for count in (1, 2, 3, 50, 50, 20):
         with workspace.run():
             many(count)
+        if count == 20:
+            # Another line, and a new plan, of a lower pass.
+            with workspace.run():
+                np.zeros(100).sum()
     assert workspace.peak().nbytes == pytest.approx(50 * 80_000, rel=0.01)
 
 
