@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from statistics import median
 from typing import Final, final, get_args
 
 from ...scopes.base.process import PATCHES
@@ -48,6 +49,10 @@ _PINNING: Final = ("view", "escaped")
 """The kinds of leaks of which the report says how many bytes are used."""
 _GROUP_AT_LEAST: Final = 3
 """A group of fewer is not said to be growing perhaps."""
+_AT_WORK_AT_MOST: Final = 4
+"""So many of the newest results of a line may be those that the program works on just now."""
+_FAR_LARGER: Final = 16
+"""Such results do not grow if they have so many times as many bytes as the median of the line."""
 _MADE_BY_A_LOOP: Final = 8
 """If a line made at least so many and one is alive, this is the last one of a loop."""
 _IMPORTING: Final = "<frozen importlib"
@@ -163,10 +168,10 @@ def report_of(
         for group in sorted(by_reason, key=lambda group: group.reason != "graph"):
             of_graph = group.reason == "graph"
             with_graphs = holders.roots_of_graphs([subjects[index] for index in group.places]) if of_graph else {}
-            leak, is_leak = group.leak(
+            leak, is_leak, indices = group.leak(
                 holders, evidence, with_graphs, carriers=carriers, of_program=of_program, died=died
             )
-            places[id(leak)] = group.places
+            places[id(leak)] = indices
             graphs[id(leak)] = with_graphs
             if group.is_left:
                 leftovers.append(leak)
@@ -481,8 +486,8 @@ class _Group:
         carriers: Container[int],
         of_program: bool,
         died: bool,
-    ) -> tuple[Leak, bool]:
-        """Return the leak of the group, and whether it is a leak also at the end of a program.
+    ) -> tuple[Leak, bool, list[int]]:
+        """Return the leak of the group.
 
         Parameters
         ----------
@@ -493,6 +498,68 @@ class _Group:
             count for this group again.
         of_program, died : bool
             See `report_of`.
+
+        Returns
+        -------
+        leak : Leak
+        is_leak : bool
+            Whether it is a leak also at the end of a program.
+        places : list of int
+            The indexes of what is in the leak. What the program works on just now is no part of
+            growth.
+        """
+
+        def judged(group: _Group, *, may_grow: bool = True) -> tuple[Leak, bool]:
+            return group._judged(
+                holders,
+                evidence,
+                with_graphs,
+                carriers=carriers,
+                of_program=of_program,
+                died=died,
+                may_grow=may_grow,
+            )
+
+        leak, is_leak = judged(self)
+        rest = self._without_what_is_at_work() if is_leak and leak.kind == "growth" else None
+        if rest is None:
+            return leak, is_leak, self.places
+        leak, is_leak = judged(rest)
+        if is_leak:
+            return leak, is_leak, rest.places
+        return *judged(self, may_grow=False), self.places
+
+    def _without_what_is_at_work(self) -> _Group | None:
+        """Return the group without the newest results, if they are far larger than the others.
+
+        A line that unpacks a batch makes inputs and labels: if the labels are kept, the last inputs
+        are there too.
+        """
+        records = [self.found.records[index] for index in self.places]
+        if len(records) < _GROUP_AT_LEAST or _model_of(self.found.subjects[self.places[0]]) is not None:
+            return None
+        much = _FAR_LARGER * median(record.nbytes for record in records)
+        at_work = {
+            index for index in self.places[-_AT_WORK_AT_MOST:] if self.found.records[index].nbytes > max(much, 1)
+        }
+        if not at_work:
+            return None
+        return replace(self, places=[index for index in self.places if index not in at_work])
+
+    def _judged(
+        self,
+        holders: Holders,
+        evidence: Evidence,
+        with_graphs: Mapping[int, object],
+        *,
+        carriers: Container[int],
+        of_program: bool,
+        died: bool,
+        may_grow: bool,
+    ) -> tuple[Leak, bool]:
+        """Return the leak of the group, and whether it is a leak also at the end of a program.
+
+        The parameters are those of `leak`; without `may_grow` the group is known not to grow.
         """
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
@@ -517,7 +584,9 @@ class _Group:
             if trend is not None and trend.nbytes_per_pass == 0.0:
                 # The log counts the bytes of memory that a scope disposed where it was made.
                 trend = replace(trend, nbytes_per_pass=trend.count_per_pass * nbytes / count)
-        if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
+        if trend is not None and (
+            not may_grow or not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)
+        ):
             trend = None
         # Small ones say little about who holds the memory.
         typical_nbytes = sum(record.nbytes for record in records) / len(records)
@@ -561,7 +630,7 @@ class _Group:
                 remedy=holders.remedy_of(subjects),
             )
         )
-        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes + nodes_nbytes)
+        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes + nodes_nbytes) if may_grow else None
         if (
             verdict.kind == "graph"
             and not verdict.is_leak

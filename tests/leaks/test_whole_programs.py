@@ -20,13 +20,16 @@ from disposescope.leaks.running.inventory import Growing
 pytestmark = pytest.mark.long
 
 
-def report_on(folder: Path, source: str) -> Report:
-    """Return the report on a program, which must end well."""
+def report_on(folder: Path, source: str, *, is_measured: bool = True) -> Report:
+    """Return the report on a program, which must end well.
+
+    A long program need not be measured for coverage, which takes several times as long, if others
+    reach the same code.
+    """
     (folder / "program.py").write_text(source)
     command = [sys.executable, "-m", "disposescope", "run", "-q", "-o", "r.json", "program.py"]
     environment = dict(os.environ)
-    if "import torch" in source:
-        # Not measured for coverage, which takes several times as long: others reach the same code.
+    if not is_measured:
         environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -164,7 +167,7 @@ for epoch in range(3):
 
 def test_a_data_set_to_which_no_step_adds_is_clean(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, DATA_SET).verdict == "clean"
+    assert report_on(tmp_path, DATA_SET, is_measured=False).verdict == "clean"
 
 
 CACHE_OF_A_WORKER = """
@@ -362,7 +365,7 @@ for step in range(60):
 @pytest.mark.parametrize("source", [WIDER_MODELS, STATE_THAT_FILLS], ids=["wider models", "state that fills"])
 def test_models_that_replace_each_other_and_state_do_not_grow(tmp_path: Path, source: str) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, source).leaks == ()
+    assert report_on(tmp_path, source, is_measured=False).leaks == ()
 
 
 MODELS_OF_FOLDS = """
@@ -420,7 +423,7 @@ main()
 @pytest.mark.parametrize("steps", ["optimizer.step()", "pass"])
 def test_six_large_results_of_many_steps_are_undecided(tmp_path: Path, steps: str) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, FEW_OF_MANY_STEPS.format(kept="[]", steps=steps, every=100))
+    report = report_on(tmp_path, FEW_OF_MANY_STEPS.format(kept="[]", steps=steps, every=100), is_measured=False)
     assert (report.verdict, report.leaks) == ("undecided", ())
     [row] = [row for row in report.kept if row.unjudged == "growth"]
     assert (row.count, row.nbytes, row.freed) == (6, 12_000_000, "when main() returned")
@@ -432,7 +435,7 @@ def test_six_large_results_of_many_steps_are_undecided(tmp_path: Path, steps: st
 )
 def test_three_large_results_and_the_last_six_are_not(tmp_path: Path, kept: str, every: int, steps: str) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, FEW_OF_MANY_STEPS.format(kept=kept, steps=steps, every=every))
+    report = report_on(tmp_path, FEW_OF_MANY_STEPS.format(kept=kept, steps=steps, every=every), is_measured=False)
     assert report.verdict == "clean", str(report)
 
 
@@ -544,7 +547,7 @@ for _ in range(30):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)).eval()
     traced = torch.jit.trace(model, torch.rand(1, 3, 100, 100))
 """
-    report = report_on(tmp_path, program)
+    report = report_on(tmp_path, program, is_measured=False)
     assert (report.leaks, report.unwatched) == ((), ())
 
 
@@ -670,7 +673,9 @@ def test_what_a_backward_frees_before_the_last_step_is_no_leak(tmp_path: Path, e
 
 def test_losses_of_a_few_epochs_without_their_graphs_are_clean(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, GRAPHS_OF_EPOCHS.format(epochs=12, kept="loss.detach()", call="kept = main()"))
+    report = report_on(
+        tmp_path, GRAPHS_OF_EPOCHS.format(epochs=12, kept="loss.detach()", call="kept = main()"), is_measured=False
+    )
     assert report.verdict == "clean", str(report)
 
 
@@ -1073,7 +1078,8 @@ main()
 
 def test_models_that_main_collected_are_reported_although_they_were_freed_with_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    [leak] = report_on(tmp_path, MODELS.format(start="[]", keep="models.append(model)")).leaks
+    source = MODELS.format(start="[]", keep="models.append(model)")
+    [leak] = report_on(tmp_path, source).leaks
     assert (leak.kind, leak.freed) == ("model", "when main() returned")
     assert leak.count > 40
     assert leak.nbytes == leak.count * (64 * 64 + 64) * 4
@@ -1081,7 +1087,10 @@ def test_models_that_main_collected_are_reported_although_they_were_freed_with_i
 
 def test_models_of_which_main_kept_one_at_a_time_are_not_reported(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, MODELS.format(start="[None]", keep="models[0] = model")).verdict == "clean"
+    assert (
+        report_on(tmp_path, MODELS.format(start="[None]", keep="models[0] = model"), is_measured=False).verdict
+        == "clean"
+    )
 
 
 WEIGHTS = """
@@ -1119,7 +1128,7 @@ for step in range(60):
 def test_a_look_inside_of_a_checkpointed_function_saves_nothing_in_it(tmp_path: Path) -> None:
     """A checkpoint's hooks count what is saved, and compare it with what the second run saves."""
     pytest.importorskip("torch")
-    report = report_on(tmp_path, CHECKPOINTED)
+    report = report_on(tmp_path, CHECKPOINTED, is_measured=False)
     assert [leak.kind for leak in report.leaks] == ["growth"]
     assert report.unwatched == ()
 
@@ -1166,7 +1175,10 @@ def test_models_that_stay_with_each_of_a_few_trainings_are_undecided(tmp_path: P
 )
 def test_models_that_are_replaced_or_made_in_a_row_are_clean(tmp_path: Path, start: str, keep: str) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, TRAININGS.format(start=start, keep=keep, call="kept = main()")).verdict == "clean"
+    assert (
+        report_on(tmp_path, TRAININGS.format(start=start, keep=keep, call="kept = main()"), is_measured=False).verdict
+        == "clean"
+    )
 
 
 ENSEMBLE = """
@@ -1189,7 +1201,7 @@ for fold in range({models}):
 @pytest.mark.parametrize(("models", "verdict"), [(12, "suspects"), (24, "leaks")])
 def test_as_many_models_as_an_ensemble_has_are_a_suspect(tmp_path: Path, models: int, verdict: str, steps: int) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, ENSEMBLE.format(models=models, steps=steps))
+    report = report_on(tmp_path, ENSEMBLE.format(models=models, steps=steps), is_measured=False)
     assert [(leak.kind, leak.count) for leak in report.leaks] == [("model", models)]
     assert report.verdict == verdict
 
@@ -1416,7 +1428,8 @@ main()
 
 def test_growth_in_training_is_told_although_a_longer_test_follows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    report = report_on(tmp_path, TRAINED_THEN_TESTED.format(keeps="self.outputs.append(out.detach())"))
+    source = TRAINED_THEN_TESTED.format(keeps="self.outputs.append(out.detach())")
+    report = report_on(tmp_path, source)
     [leak] = report.leaks
     assert (leak.kind, leak.count, leak.freed) == ("growth", 60, "when main() returned")
     assert leak.holder.endswith("main(): local 'trainer'.outputs[0]")
@@ -1438,7 +1451,7 @@ for length in range(10, 610, 10):
 
 def test_batches_that_become_longer_are_no_growth(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, SORTED_BY_LENGTH).verdict == "clean"
+    assert report_on(tmp_path, SORTED_BY_LENGTH, is_measured=False).verdict == "clean"
 
 
 TREES = """
@@ -1507,6 +1520,27 @@ def test_batches_of_workers_that_main_keeps_are_seen_although_they_arrive_in_our
     assert re.search(r"main\(\): local 'kept'\[[01]\]$", leak.holder)
 
 
+LABELS = """
+import numpy as np
+
+labels = []
+
+def read(count):
+    return np.zeros(count)
+
+for step in range(60):
+    inputs, targets = read(200_000), read({targets})
+    labels.append(targets)
+"""
+
+
+def test_the_last_inputs_are_no_part_of_the_labels_that_grow(tmp_path: Path) -> None:
+    [leak] = report_on(tmp_path, LABELS.format(targets=1000)).leaks
+    assert (leak.count, leak.nbytes, leak.holder) == (60, 480_000, "module __main__.labels[0]")
+    # Fewer than 64 kB say nothing, however large the last inputs are.
+    assert report_on(tmp_path, LABELS.format(targets=8)).verdict == "clean"
+
+
 BEGUN_LATE = """
 import torch
 
@@ -1569,4 +1603,4 @@ def test_episodes_that_become_longer_are_no_growth_unless_they_are_kept(
     tmp_path: Path, keeps: str, verdict: str
 ) -> None:
     pytest.importorskip("torch")
-    assert report_on(tmp_path, EPISODES.format(keeps=keeps)).verdict == verdict
+    assert report_on(tmp_path, EPISODES.format(keeps=keeps), is_measured=False).verdict == verdict
