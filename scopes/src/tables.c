@@ -2,6 +2,8 @@
  * check for awaited modules. */
 #include "scopes.h"
 
+#include "shared/collector.h"
+
 PyObject *live_table, *dead_table, *shared_table, *dead_composites;
 PyObject *listeners, *entered_hooks, *left_hooks, *awaited_table, *memory_service;
 PyObject *entering_names;
@@ -96,18 +98,9 @@ ScopeState *current_scope(void)
 
 int set_current(PyObject *scope)
 {
-#if PY_VERSION_HEX < 0x030c0000
-    /* Python allocates here while it refers to the variables of the context without a reference. If
-     * the collector ran, a finalizer that opens a scope would free them. Since 3.12 it runs between
-     * instructions only. */
-    int collects = PyGC_Disable();
-#endif
+    int collects = hold_collector();
     PyObject *token = PyContextVar_Set(current_variable, scope);
-#if PY_VERSION_HEX < 0x030c0000
-    if (collects) {
-        PyGC_Enable();
-    }
-#endif
+    let_collect(collects);
     Py_XDECREF(token);
     return token == NULL ? -1 : 0;
 }

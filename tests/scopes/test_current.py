@@ -729,7 +729,7 @@ class Session:
 ds.zeros(1)
 kept = []
 gc.freeze()
-for turn in range(120):
+for turn in range(400):
     kept.clear()
     gc.set_threshold(0)
     gc.collect()

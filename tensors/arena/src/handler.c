@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../../scopes/src/shared/birth_log.h"
+#include "../../../scopes/src/shared/collector.h"
 #include "accounts.h"
 #include "functions.h"
 #include "passes.h"
@@ -18,7 +19,7 @@
 #define SET_HANDLER 304
 #define GET_HANDLER 305
 
-PyObject *(*numpy_set_handler)(PyObject *handler);
+static PyObject *(*set_handler)(PyObject *handler);
 PyObject *(*numpy_get_handler)(void);
 PyTypeObject *numpy_ndarray;
 static PyObject *error_state; /* the context variable that np.errstate sets; NULL if NumPy renamed it */
@@ -51,9 +52,18 @@ int numpy_install(void)
         return -1;
     }
     numpy_ndarray = (PyTypeObject *)functions[ARRAY_TYPE];
-    numpy_set_handler = (PyObject * (*)(PyObject *)) functions[SET_HANDLER];
+    set_handler = (PyObject * (*)(PyObject *)) functions[SET_HANDLER];
     numpy_get_handler = (PyObject * (*)(void)) functions[GET_HANDLER];
     return 0;
+}
+
+PyObject *numpy_set_handler(PyObject *handler)
+{
+    /* NumPy keeps it in a context variable. */
+    int collects = hold_collector();
+    PyObject *before = set_handler(handler);
+    let_collect(collects);
+    return before;
 }
 
 int numpy_settle(void)
@@ -73,7 +83,9 @@ int numpy_settle(void)
     if (PyContextVar_Get(error_state, NULL, &held) < 0) {
         return -1;
     }
+    int collects = hold_collector();
     PyObject *token = held == NULL ? NULL : PyContextVar_Set(error_state, held);
+    let_collect(collects);
     bool failed = held != NULL && token == NULL;
     Py_XDECREF(held);
     Py_XDECREF(token);

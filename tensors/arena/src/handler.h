@@ -72,7 +72,7 @@ struct numpy_array {
 
 /* Set the handler of this context, NULL for NumPy's own. Returns the handler before, a new
  * reference; NULL with an exception. */
-extern PyObject *(*numpy_set_handler)(PyObject *handler);
+PyObject *numpy_set_handler(PyObject *handler);
 /* The handler of this context, a new reference, or NULL on error. */
 extern PyObject *(*numpy_get_handler)(void);
 /* numpy.ndarray; borrowed. */
