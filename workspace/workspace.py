@@ -299,7 +299,7 @@ class _Thread:
         return max((course.served.height for course in courses if course.served is not None), default=0)
 
     def slab_nbytes(self) -> int:
-        """Return the bytes of the slab, or those that it will have: whole pages are not counted."""
+        """Return the bytes of the slab, or those that it will have, not rounded to pages."""
         slab, height = self.slab, self.height()
         return height if slab is None or slab.nbytes < height + _PAGE else slab.nbytes
 

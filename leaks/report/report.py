@@ -585,7 +585,7 @@ _LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*'|\.\.\.)\]$")
 def text_of(report: Report, *, everything: bool = False) -> str:
     """Return the report as text: a headline with the verdict, then the leaks, worst first.
 
-    It is only ``"no leaks"`` if there is nothing to report.
+    It is just ``"no leaks"`` if there is nothing to report.
 
     Parameters
     ----------

@@ -168,10 +168,17 @@ def report_of(
         for group in sorted(by_reason, key=lambda group: group.reason != "graph"):
             of_graph = group.reason == "graph"
             with_graphs = holders.roots_of_graphs([subjects[index] for index in group.places]) if of_graph else {}
-            leak, is_leak, indices = group.leak(
-                holders, evidence, with_graphs, carriers=carriers, of_program=of_program, died=died
+            judge = partial(
+                _Group.leak,
+                holders=holders,
+                evidence=evidence,
+                with_graphs=with_graphs,
+                carriers=carriers,
+                of_program=of_program,
+                died=died,
             )
-            places[id(leak)] = indices
+            group, leak, is_leak = _judged(group, judge)
+            places[id(leak)] = group.places
             graphs[id(leak)] = with_graphs
             if group.is_left:
                 leftovers.append(leak)
@@ -468,6 +475,8 @@ class _Group:
         Whether only left-over variables refer to the group.
     views : dict
         By the index of a record, the storages that views may keep alive: see `_pinned_by`.
+    may_grow : bool, default True
+        False if it is known not to grow.
     """
 
     found: Census
@@ -476,6 +485,7 @@ class _Group:
     escape: Escape | None
     is_left: bool
     views: dict[int, tuple[tuple[Hashable, int], ...]]
+    may_grow: bool = True
 
     def leak(
         self,
@@ -486,8 +496,8 @@ class _Group:
         carriers: Container[int],
         of_program: bool,
         died: bool,
-    ) -> tuple[Leak, bool, list[int]]:
-        """Return the leak of the group.
+    ) -> tuple[Leak, bool]:
+        """Return the leak of the group, and whether it is a leak also at the end of a program.
 
         Parameters
         ----------
@@ -498,68 +508,6 @@ class _Group:
             count for this group again.
         of_program, died : bool
             See `report_of`.
-
-        Returns
-        -------
-        leak : Leak
-        is_leak : bool
-            Whether it is a leak also at the end of a program.
-        places : list of int
-            The indexes of what is in the leak. What the program works on just now is no part of
-            growth.
-        """
-
-        def judged(group: _Group, *, may_grow: bool = True) -> tuple[Leak, bool]:
-            return group._judged(
-                holders,
-                evidence,
-                with_graphs,
-                carriers=carriers,
-                of_program=of_program,
-                died=died,
-                may_grow=may_grow,
-            )
-
-        leak, is_leak = judged(self)
-        rest = self._without_what_is_at_work() if is_leak and leak.kind == "growth" else None
-        if rest is None:
-            return leak, is_leak, self.places
-        leak, is_leak = judged(rest)
-        if is_leak:
-            return leak, is_leak, rest.places
-        return *judged(self, may_grow=False), self.places
-
-    def _without_what_is_at_work(self) -> _Group | None:
-        """Return the group without the newest results, if they are far larger than the others.
-
-        A line that unpacks a batch makes inputs and labels: if the labels are kept, the last inputs
-        are there too.
-        """
-        records = [self.found.records[index] for index in self.places]
-        if len(records) < _GROUP_AT_LEAST or _model_of(self.found.subjects[self.places[0]]) is not None:
-            return None
-        much = _FAR_LARGER * median(record.nbytes for record in records)
-        at_work = {
-            index for index in self.places[-_AT_WORK_AT_MOST:] if self.found.records[index].nbytes > max(much, 1)
-        }
-        if not at_work:
-            return None
-        return replace(self, places=[index for index in self.places if index not in at_work])
-
-    def _judged(
-        self,
-        holders: Holders,
-        evidence: Evidence,
-        with_graphs: Mapping[int, object],
-        *,
-        carriers: Container[int],
-        of_program: bool,
-        died: bool,
-        may_grow: bool,
-    ) -> tuple[Leak, bool]:
-        """Return the leak of the group, and whether it is a leak also at the end of a program.
-
-        The parameters are those of `leak`; without `may_grow` the group is known not to grow.
         """
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
@@ -585,7 +533,7 @@ class _Group:
                 # The log counts the bytes of memory that a scope disposed where it was made.
                 trend = replace(trend, nbytes_per_pass=trend.count_per_pass * nbytes / count)
         if trend is not None and (
-            not may_grow or not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)
+            not self.may_grow or not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)
         ):
             trend = None
         # Small ones say little about who holds the memory.
@@ -630,7 +578,7 @@ class _Group:
                 remedy=holders.remedy_of(subjects),
             )
         )
-        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes + nodes_nbytes) if may_grow else None
+        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes + nodes_nbytes) if self.may_grow else None
         if (
             verdict.kind == "graph"
             and not verdict.is_leak
@@ -687,6 +635,23 @@ class _Group:
             made=round(births.made * share) if released_some else None,
         ), verdict.is_leak
 
+    def without_what_is_at_work(self) -> _Group | None:
+        """Return the group without the newest results, if they are far larger than the others.
+
+        A line that unpacks a batch makes inputs and labels: if the labels are kept, the last inputs
+        are there too.
+        """
+        records = [self.found.records[index] for index in self.places]
+        if len(records) < _GROUP_AT_LEAST or _model_of(self.found.subjects[self.places[0]]) is not None:
+            return None
+        much = _FAR_LARGER * median(record.nbytes for record in records)
+        at_work = {
+            index for index in self.places[-_AT_WORK_AT_MOST:] if self.found.records[index].nbytes > max(much, 1)
+        }
+        if not at_work:
+            return None
+        return replace(self, places=[index for index in self.places if index not in at_work])
+
     def _unjudged(
         self, verdict: Judgement, births: Births, evidence: Evidence, holders: Holders, nbytes: int
     ) -> Unjudged | None:
@@ -738,6 +703,19 @@ class _Group:
         """
         numbers = evidence.numbers(births)
         return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births, are_apart)
+
+
+def _judged(group: _Group, judge: Callable[[_Group], tuple[Leak, bool]]) -> tuple[_Group, Leak, bool]:
+    """Return what `judge` does, and the group: what the program works on does not grow."""
+    leak, is_leak = judge(group)
+    rest = group.without_what_is_at_work() if is_leak and leak.kind == "growth" else None
+    if rest is not None:
+        leak, is_leak = judge(rest)
+        if is_leak:
+            return rest, leak, is_leak
+        group = replace(group, may_grow=False)
+        leak, is_leak = judge(group)
+    return group, leak, is_leak
 
 
 def _stay(steps: Sequence[float]) -> bool:
