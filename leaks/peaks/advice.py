@@ -111,10 +111,11 @@ class _Code:
                     return None
         return (self.instructions[after].argval, after) if self.instructions[after].opname in _STORES else None
 
-    def returns_at(self, offset: int) -> bool:
-        """Return whether the value made at an offset is returned at once."""
+    def returns_at(self, offset: int, source: Source) -> bool:
+        """Return whether the value made at an offset is returned at once, or after operators."""
         after = self._after(offset)
-        return after is not None and self.instructions[after].opname in _RETURNS
+        is_returned = after is not None and self.instructions[after].opname in _RETURNS
+        return is_returned or source.returns_result_of(offset)
 
     def _after(self, offset: int) -> int | None:
         """Return the number of the step that gets the value made at an offset, or None."""
@@ -313,7 +314,7 @@ class _Replay:
             bound = known.variable_bound_at(offset, source)
             if bound is not None:
                 return code, *bound
-            if not known.returns_at(offset):
+            if not known.returns_at(offset, source):
                 return None
             called = code
         return None
@@ -355,6 +356,25 @@ class _Replay:
         found: NDArray[np.int64] = times[np.searchsorted(times, births, side="right").clip(max=len(times) - 1)]
         return found
 
+    def _next_turns(self, code: CodeType, births: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return for each birth the time of the next birth that its loop makes in another turn.
+
+        In another turn the function is at an earlier instruction, or at the same one with a call
+        inside that has returned since, or makes the same once more: an array that is there when
+        the one before has died. Memory that one operation makes in several parts dies with it.
+        """
+        paths = [_path_from(code, frames) for frames in self.frames]
+        offsets = np.array([path[0] if path else -1 for path in paths], np.int64)[self.groups]
+        found = np.full(len(births), len(self.groups), np.int64)
+        for group in {int(each) for each in self.groups[births]}:
+            path = paths[group]
+            others = np.array([bool(each) and each[0] == path[0] and each != path for each in paths], bool)[self.groups]
+            chosen = np.flatnonzero(self.groups[births] == group)
+            again = (offsets >= 0) & (offsets < path[0]) | others
+            own = _next_greater(self.recording.upper, np.flatnonzero(self.groups == group), births[chosen])
+            found[chosen] = np.minimum(self._next(again, births[chosen]), own)
+        return found
+
     def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
         code, name, bound = variable
         known = _code_of(code)
@@ -375,13 +395,14 @@ class _Replay:
         # A value that outlives the function has another holder than the variable.
         births = births[recording.upper[births] <= self._next(lines < 0, births)]
 
+        next_turns = self._next_turns(code, births)
+
         def left(line: int) -> NDArray[np.int64]:
             """Return for each birth the time at which the function has left the lines up to one.
 
-            It has returned, is below the line, or above the statement that binds the variable: in
-            the next turn of a loop around both.
+            It has returned, is below the line, or is in the next turn of a loop around them.
             """
-            return self._next((lines < begin) | (lines > line), births)
+            return np.minimum(self._next((lines < begin) | (lines > line), births), next_turns)
 
         if not known.returns_on(last):
             upper = recording.upper.copy()
@@ -448,6 +469,31 @@ class _Replay:
         _, _, bound = variable
         uses = _code_of(code).uses_of(operand.id, bound, source)
         return uses is not None and max(uses, default=0) <= source.end_line(offset)
+
+
+def _path_from(code: CodeType, frames: tuple[Mark, ...]) -> tuple[int, ...]:
+    """Return where a function is at a birth, and the user's frames inside it; empty if it is not.
+
+    The first number is the offset in the function. Of each frame inside, there are two numbers.
+    """
+    own = next((number for number, (each, _) in enumerate(frames) if each is code), None)
+    if own is None:
+        return ()
+    inside = frames[user_place(frames) : own]
+    return (frames[own][1], *(number for each, offset in reversed(inside) for number in (id(each), offset)))
+
+
+def _next_greater(
+    values: NDArray[np.int64], candidates: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return for each wanted index the next candidate with a greater value; the end if none has."""
+    found: dict[int, int] = {}
+    waiting: list[int] = []
+    for candidate in candidates.tolist():
+        while waiting and values[waiting[-1]] < values[candidate]:
+            found[waiting.pop()] = candidate
+        waiting.append(candidate)
+    return np.array([found.get(each, len(values)) for each in wanted.tolist()], np.int64)
 
 
 def _is_same_place(mark: Mark | None, other: Mark) -> bool:

@@ -104,6 +104,13 @@ class File:
         """Return whether a function declares a name as ``global`` or ``nonlocal``."""
         return any(isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names for node in ast.walk(self.tree))
 
+    def is_bound_anew(self, name: str) -> bool:
+        """Return whether a global name may stand for several objects, one after the other."""
+        stores = [each for each in self.names(name, self.tree) if isinstance(each.ctx, ast.Store)]
+        own = sum(self.scope(each) is self.tree for each in stores)
+        own += sum(getattr(each, "name", "") == name for each in self.tree.body)
+        return own > 1 or self.is_rebound_by_functions(name)
+
     def reads_by_text(self, scope: ast.AST) -> bool:
         """Return whether code may read variables that it does not name."""
         known = self._reads_by_text.get(scope)

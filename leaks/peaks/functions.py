@@ -29,6 +29,7 @@ __all__ = [
     "has_option",
     "is_library_code",
     "is_library_function",
+    "is_number_type",
     "makes_new",
     "plain_module_call",
     "without_notes",
@@ -126,7 +127,6 @@ _METHODS: Final = frozenset(
     }
 )
 """Methods whose results have memory of their own."""
-"""Methods whose results have memory of their own."""
 CHANGING_METHODS: Final = frozenset(
     {
         *("fill", "put", "sort"),
@@ -183,6 +183,10 @@ def makes_new(name: str, call: ast.Call, *, is_method: bool) -> bool:
     if name in ("einsum", "meshgrid"):
         # With one operand `einsum` may return a view, and so may `meshgrid`.
         return name == "einsum" and len(call.args) > 2
+    if name == "histogram":
+        # It returns an array of edges that it is given.
+        bins = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "bins")]
+        return all(isinstance(each, ast.Constant) for each in bins)
     if name == "diff":
         return len(call.args) == 1 and not call.keywords
     if name == "nan_to_num":
@@ -245,19 +249,21 @@ def _module_of(code: CodeType) -> str:
     return str(globals_of_file(code.co_filename).get("__name__", ""))
 
 
-def _is_number_type(keyword: ast.keyword) -> bool:
-    """Return whether a keyword is a ``dtype`` of numbers.
+def is_number_type(value: ast.expr) -> bool:
+    """Return whether an expression is a ``dtype`` of numbers.
 
     An array of another dtype may be one of objects, which still refers to what it was made of.
     """
-    value = keyword.value
-    if keyword.arg != "dtype":
-        return False
     if isinstance(value, ast.Constant):
         return isinstance(value.value, str) and value.value[:1] in "bcfiu"
     if isinstance(value, ast.Name):
         return value.id in _NUMBER_TYPES
     return isinstance(value, ast.Attribute) and not value.attr.startswith("obj")
+
+
+def _is_number_type(keyword: ast.keyword) -> bool:
+    """Return whether a keyword is a ``dtype`` of numbers."""
+    return keyword.arg == "dtype" and is_number_type(keyword.value)
 
 
 def _is_true(value: ast.expr) -> bool:

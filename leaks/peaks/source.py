@@ -141,18 +141,25 @@ class Source:
         return self.file.expressions.get(self._positions[number])
 
     def binds_result_of(self, offset: int, store: int) -> bool:
-        """Return whether `store` binds the value that `offset` makes, perhaps after operators.
+        """Return whether `store` binds the value that `offset` makes, perhaps after operators."""
+        statement, target = self._around_operators(offset), self.node(store)
+        return isinstance(statement, ast.Assign) and statement.targets == [target]
+
+    def returns_result_of(self, offset: int) -> bool:
+        """Return whether the value that `offset` makes is returned, perhaps after operators."""
+        return isinstance(self._around_operators(offset), ast.Return)
+
+    def _around_operators(self, offset: int) -> ast.AST | None:
+        """Return the node around the value that an instruction makes, and operators around that.
 
         NumPy writes the result of ``x * 2 + 1`` over that of ``x * 2``, if that is large: then the
-        memory of the variable was born at ``x * 2``.
+        memory of the result was born at ``x * 2``.
         """
-        node, target = self.node(offset), self.node(store)
-        if self.file is None or node is None or target is None:
-            return False
-        parent = self.file.parents.get(node)
-        while isinstance(parent, (ast.BinOp, ast.UnaryOp)):
+        node = self.node(offset)
+        parent = None if self.file is None or node is None else self.file.parents.get(node)
+        while self.file is not None and isinstance(parent, (ast.BinOp, ast.UnaryOp)):
             parent = self.file.parents.get(parent)
-        return isinstance(parent, ast.Assign) and parent.targets == [target]
+        return parent
 
     # ------------------------------------------------------------------ whose memory a value has
 
@@ -199,7 +206,19 @@ class Source:
         if isinstance(node, ast.Attribute):
             return decorators == ["property"] and node.attr == inner.co_name
         is_plain = set(decorators) <= {"staticmethod", "classmethod"}
-        return is_plain and isinstance(node, ast.Call) and name_of(node) == inner.co_name
+        if not is_plain or not isinstance(node, ast.Call) or name_of(node) != inner.co_name:
+            return False
+        # The name may stand for something else around the function, such as a cache.
+        meant = self._values.meant_by(node.func)
+        if meant is None:
+            return self._is_bound_by_def(node.func)
+        return getattr(getattr(meant, "__func__", meant), "__code__", None) is inner
+
+    def _is_bound_by_def(self, called: ast.expr) -> bool:
+        """Return whether no assignment of this function binds a name that it calls."""
+        if not isinstance(called, ast.Name) or self.file is None or self._function is None:
+            return True
+        return all(isinstance(each.ctx, ast.Load) for each in self.file.names(called.id, self._function))
 
     # ------------------------------------------------------------------ what becomes of a value
 
@@ -254,7 +273,7 @@ class Source:
 
     def _step(self, parent: ast.AST | None, node: ast.AST) -> _Step:
         """Return what happens to a value in the node around it."""
-        if isinstance(parent, (ast.UnaryOp, ast.Expr, ast.FormattedValue, ast.If, ast.While, ast.Assert)):
+        if isinstance(parent, (ast.UnaryOp, ast.Expr, ast.FormattedValue, ast.If, ast.While)):
             return "gone"
         if isinstance(parent, ast.Return):
             return "returned"
@@ -269,7 +288,7 @@ class Source:
             if isinstance(parent.ctx, ast.Store):
                 return "changed"
             return "gone" if parent.attr in FACTS else "part" if parent.attr in VIEWS else "kept"
-        if isinstance(parent, ast.IfExp) and node is parent.test:
+        if isinstance(parent, (ast.IfExp, ast.Assert)) and node is parent.test:
             return "gone"
         is_part = isinstance(parent, (*_DISPLAYS, ast.BoolOp, ast.IfExp, ast.Slice, ast.JoinedStr))
         return "part" if is_part else "kept"
@@ -331,10 +350,12 @@ class Source:
                 # This argument may be ``out``.
                 return "kept"
             return "gone" if makes_new(name, call, is_method=False) else "part" if name in VIEWS else "kept"
+        if self._is_in_kept_exception(call, depth):
+            return "kept"
         if isinstance(function, FunctionType):
-            if role_of(function.__code__) is not Role.USER:
+            if role_of(function.__code__) is not Role.USER or not self._is_always(function.__code__, call):
                 return "kept"
-            fate = self._fate_in_function(function.__code__, call, argument, depth, is_bound=False)
+            fate = self._fate_in_function(function.__code__, call, argument, depth)
         elif function is not None and not _is_module_of_torch(function):
             return "kept"
         elif self._values.is_born_at(call) and makes_new(name, call, is_method=False):
@@ -360,9 +381,8 @@ class Source:
         if not self._is_always_the_same(call.func):
             # Several functions may be called there. Those that make no memory are not recorded.
             return "kept"
-        seen = [marks for offset in self._values.offsets_of(call) for marks in self._sources.inside(self.code, offset)]
         fates: set[Fate] = set()
-        for marks in seen:
+        for marks in self._inside(call):
             code, is_module = _function_called(marks)
             if code is None:
                 return "kept"
@@ -372,8 +392,20 @@ class Source:
             is_bound = code.co_varnames[:1] in (("self",), ("cls",))
             if not is_bound and (is_module or isinstance(call.func, ast.Attribute)):
                 return "kept"
-            fates.add(self._fate_in_function(code, call, argument, depth, is_bound=is_bound))
+            # A `partial`, or a method, has other arguments in front of those of the call.
+            parameters = _parameters(code, call, argument, is_bound=is_bound)
+            if not parameters:
+                return "kept"
+            fates.update(self._fate_of_parameter(code, each, depth) for each in parameters[: 1 if is_module else None])
         return _worst(fates)
+
+    def _inside(self, call: ast.Call) -> list[tuple[Mark, ...]]:
+        """Return the frames inside a call, innermost first, for each birth there."""
+        return [marks for offset in self._values.offsets_of(call) for marks in self._sources.inside(self.code, offset)]
+
+    def _is_always(self, code: CodeType, call: ast.Call) -> bool:
+        """Return whether a call runs some code each time, although its name may be bound anew."""
+        return self._is_always_the_same(call.func) and all(marks[-1][0] is code for marks in self._inside(call))
 
     def _is_always_the_same(self, expression: ast.expr) -> bool:
         """Return whether a name that is called stands for the same object each time."""
@@ -381,27 +413,52 @@ class Source:
             expression = expression.value
         if not isinstance(expression, ast.Name) or self.file is None or self._function is None:
             return False
-        stores = [each for each in self.file.names(expression.id, self._function) if isinstance(each.ctx, ast.Store)]
-        return all(isinstance(self.file.parents.get(each), ast.Assign) for each in stores) and len(stores) <= 1
+        name = expression.id
+        stores = [each for each in self.file.names(name, self._function) if isinstance(each.ctx, ast.Store)]
+        if not all(isinstance(self.file.parents.get(each), ast.Assign) for each in stores) or len(stores) > 1:
+            return False
+        return bool(stores) or not self.file.is_bound_anew(name)
 
-    def _fate_in_function(
-        self, code: CodeType, call: ast.Call, argument: ast.AST, depth: int, *, is_bound: bool
-    ) -> Fate:
+    def _is_in_kept_exception(self, call: ast.Call, depth: int) -> bool:
+        """Return whether an exception from a call may be kept: its traceback holds frames."""
+        assert self.file is not None
+        inside: ast.AST = call
+        for node in self.file.up(call):
+            if node is self._function:
+                break
+            handlers = node.handlers if isinstance(node, (ast.Try, ast.TryStar)) and inside in node.body else []
+            if any(self._keeps_exception(each, depth) for each in handlers):
+                return True
+            inside = node
+        return False
+
+    def _keeps_exception(self, handler: ast.ExceptHandler, depth: int) -> bool:
+        """Return whether a handler hands its exception on, other than by ``raise``."""
+        if handler.name is None or self.file is None:
+            return False
+        loads = [each for each in self.file.names(handler.name, handler) if isinstance(each.ctx, ast.Load)]
+        return any(
+            not isinstance(self.file.parents[each], ast.Raise) and self.fate_of(each, depth + 1) != "gone"
+            for each in loads
+        )
+
+    def _fate_in_function(self, code: CodeType, call: ast.Call, argument: ast.AST, depth: int) -> Fate:
         """Return what a function in Python does with an argument of a call."""
+        parameters = _parameters(code, call, argument)
+        return self._fate_of_parameter(code, parameters[0], depth) if parameters else "kept"
+
+    def _fate_of_parameter(self, code: CodeType, name: str, depth: int) -> Fate:
+        """Return what a function in Python does with the value of a parameter."""
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             return "kept"
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if isinstance(argument, ast.keyword):
-            name = argument.arg
-        else:
-            number = call.args.index(argument) + is_bound  # type: ignore[arg-type]  # it is one of them
-            name = names[number] if number < code.co_argcount else None
         inner = self._sources.of(code)
-        if name not in names or inner.file is None or inner._function is None:
+        if inner.file is None or inner._function is None or inner.file.reads_by_text(inner._function):
             return "kept"
-        if inner.file.reads_by_text(inner._function):
+        handlers = [each for each in ast.walk(inner._function) if isinstance(each, ast.ExceptHandler)]
+        if any(inner._keeps_exception(each, depth + 1) for each in handlers):
+            # The traceback holds the frame, and that the parameter.
             return "kept"
-        loads = inner.file.names(str(name), inner._function)
+        loads = inner.file.names(name, inner._function)
         return _worst({inner.fate_of(each, depth + 1) for each in loads if isinstance(each.ctx, ast.Load)} or {"gone"})
 
     # ------------------------------------------------------------------ where a change can be made
@@ -627,6 +684,18 @@ def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
 
 def _covers(statement: ast.stmt | None, line: int) -> bool:
     return statement is not None and statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _parameters(code: CodeType, call: ast.Call, argument: ast.AST, *, is_bound: bool = False) -> tuple[str, ...]:
+    """Return the parameter that an argument of a call is for, and those after it by position.
+
+    Empty where the code has no such parameter, or one with ``*`` or ``**`` takes the argument.
+    """
+    if isinstance(argument, ast.keyword):
+        names = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+        return (argument.arg,) if argument.arg in names else ()
+    number = call.args.index(argument) + is_bound  # type: ignore[arg-type]  # it is one of them
+    return code.co_varnames[number : code.co_argcount]
 
 
 def _function_called(marks: tuple[Mark, ...]) -> tuple[CodeType | None, bool]:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, final
 import numpy as np
 
 from .files import File, Position, position
-from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_library_function, makes_new
+from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_library_function, is_number_type, makes_new
 from .recording import globals_of_file
 
 __all__ = ["NUMBER", "ValueKind", "Values", "argument_count", "name_of"]
@@ -203,11 +203,13 @@ class Values:
             return self._kind_of_method(call, call.func, pending)
         return None
 
-    def _kind_of_library_call(self, call: ast.Call, function: object, pending: frozenset[str]) -> ValueKind:
+    def _kind_of_library_call(self, call: ast.Call, function: object, pending: frozenset[str]) -> ValueKind | None:
         name = str(getattr(function, "__name__", ""))
         if name in INEXACT and not call.keywords:
             kinds = [self.kind_of(each, pending) for each in call.args]
             return UNKNOWN if None in kinds else _combined([each for each in kinds if each is not None])
+        if self._may_have_objects(name, call, pending):
+            return None
         is_inexact = name in ("ones", "zeros", "empty", "eye", "identity", "linspace", "rand", "randn")
         if name in ("full", "arange"):
             kinds = [self.kind_of(each, pending) for each in call.args]
@@ -220,6 +222,23 @@ class Values:
             is_inexact = name in CREATING and all(_is_inexact_type(each) for each in types)
         is_inexact = is_inexact and all(each.arg == "dtype" for each in call.keywords)
         return ValueKind("inexact", self._ndim_of(name, given, pending)) if is_inexact else UNKNOWN
+
+    def _may_have_objects(self, name: str, call: ast.Call, pending: frozenset[str]) -> bool:
+        """Return whether an array that a function makes may be one of objects, a container."""
+        types = [each.value for each in call.keywords if each.arg == "dtype"]
+        types += call.args[1:2] if name in ("ones", "zeros", "empty") and not types else []
+        types += call.args[2:3] if name == "full" else []
+        if name in CREATING and types:
+            # PyTorch has the second number of a shape there.
+            return not all(is_number_type(each) or self.kind_of(each, pending) == NUMBER for each in types)
+        content = {"array": call.args[:1], "full": call.args[1:2]}.get(name, []) if not types else []
+        return any(not self._has_numbers(each, pending) for each in content)
+
+    def _has_numbers(self, value: ast.expr, pending: frozenset[str]) -> bool:
+        """Return whether a value, or a list that is written out, has numbers and arrays only."""
+        if isinstance(value, (ast.List, ast.Tuple)):
+            return all(self._has_numbers(each, pending) for each in value.elts)
+        return not _is_none(value) and self.kind_of(value, pending) is not None
 
     def _ndim_of(self, name: str, shape: list[ast.expr], pending: frozenset[str]) -> int | None:
         if name in ("linspace", "arange"):

@@ -71,6 +71,21 @@ KEPT = {
     "a masked array": "v = np.ma.masked_invalid(x, copy=False)",
     "an array of objects": "v = np.array([x, None], dtype=object)",
     "other bytes": "v = x.byteswap(True)",
+    "a place in an array of objects": "v = np.empty(1, object)\n    v[0] = x",
+    "a place in an array of objects, by name": "v = np.empty(1, dtype=object)\n    v[0] = x",
+    "a place in an array of nothing": "v = np.full(1, None)\n    v[0] = x",
+    "the edges of a histogram": "v = np.histogram(np.ones(3), x)",
+    "the edges of a histogram, by name": "v = np.histogram(np.ones(3), bins=x)",
+    "a partial that is called": "add = functools.partial(keep_second, 1)\n    v = add(x)",
+    "a method under another name": "take = store.take_it\n    v = take(x)",
+    "a function whose name is bound anew": (
+        "global chosen\n    chosen = keep_it\n    v = chosen(x)\n    chosen = scaled_by_two"
+    ),
+    "an exception": "try:\n        fail(x)\n    except ValueError as error:\n        kept.append(error)",
+    "an exception of a helper": "v = tried(x)",
+    "the message of an assertion": (
+        "try:\n        assert x[0] > 1, x\n    except AssertionError as error:\n        kept.append(error)"
+    ),
 }
 FREE = {
     "an operator": "v = x * 2",
@@ -97,6 +112,11 @@ FREE = {
     "a place in another": "z0 = np.zeros(N)\n    z0[:] = x",
     "an argument": "v = np.add(x, 1, where=x > 0, out=None)",
     "a text": "v = f'{x[0]:.1f}'",
+    "a histogram": "v = float(np.histogram(x, 3)[0][0])",
+    "a partial that computes": "twice = functools.partial(scaled, factor=2)\n    v = twice(x)",
+    "an exception that is told": "try:\n        fail(x)\n    except ValueError as error:\n        v = str(error)",
+    "a helper that raises another": "v = tried_by_raising(x)",
+    "an assertion": "assert x[0] == 1.0, 'a text'",
     "a statement in an if": "if N:\n        v = x * 2",
     "a statement in a loop": "for _ in range(3):\n        v = x * 2",
     "a statement in a loop of several lines": "for _ in range(2):\n        v = float(x.sum())\n        v += 1",
@@ -120,6 +140,10 @@ class Store:
         made = value * 0
         self.value = value
         return made
+
+    def take_it(this, value):
+        this.value = value
+        return float((value * 2).sum())
 
     def scale(self, value):
         return value * 2
@@ -179,6 +203,50 @@ def scaled(x, factor):
 
 def remember(value):
     kept.append(value)
+
+def keep_it(value):
+    kept.append(value)
+    return float((value * 2).sum())
+
+def keep_second(first, second):
+    kept.append(second)
+    return float((second * first).sum())
+
+def scaled_by_two(value):
+    return float((value * 2).sum())
+
+chosen = scaled_by_two
+
+def fail(value):
+    if value[0] == 1.0:
+        raise ValueError(float((value * 2).sum()))
+
+def tried(value):
+    total = float((value * 2).sum())
+    try:
+        raise ValueError(total)
+    except ValueError as error:
+        kept.append(error)
+    return total
+
+def tried_by_raising(value):
+    try:
+        return float((value * 2).sum())
+    except ValueError as error:
+        raise RuntimeError("no sum") from error
+
+def loaded(k):
+    return np.ones(N) * (k + 1)
+
+def made_once(n):
+    return np.ones(n)
+
+made_once = functools.lru_cache(made_once)
+
+def joined(k):
+    half = np.ones(N // 2)
+    other = half + k
+    return np.concatenate([half, other])
 """
 PROGRAM = """
 def step():
@@ -276,6 +344,11 @@ NOT_TO_BE_DELETED = {
     "in a loop that goes on before": (
         "for k in range(2):\n        x = np.ones(N)\n        if k:\n            continue\n        s += float(x.sum())"
     ),
+    "kept by a global cache under the name of its function": "x = made_once(N)\n    s = float(x.sum())",
+    "kept by a cache under the name of its function": (
+        "def made(n):\n        return np.ones(n)\n\n    made = functools.lru_cache(made)\n    x = made(N)\n"
+        "    s = float(x.sum())"
+    ),
     "of a generator": "s = sum(generated(N))",
     "of a function that calls itself": "s = below(2)",
 }
@@ -296,6 +369,36 @@ def step():
 """
     peak = peak_of(tmp_path / "program.py", HELPERS + program)
     assert [name for name, *_ in deletions(peak) if name == "x"] == []
+
+
+IN_A_LOOP = {
+    "by a function": "x = np.ones(N)",
+    "by an operator": "x = table * k",
+    "by a helper": "x = loaded(k)",
+    "by a helper that has arrays of its own": "x = joined(k)",
+    "by several operations": "x = np.concatenate([np.ones(N // 2), np.ones(N // 2) * k])",
+    "with an array before it": "y = np.ones(N)\n        x = y * k",
+    "in a block": "with np.errstate(all='ignore'):\n            x = np.ones(N) / 2.0",
+}
+
+
+@pytest.mark.parametrize("made", IN_A_LOOP.values(), ids=list(IN_A_LOOP))
+def test_what_the_turn_before_made_is_told_while_the_next_is_made(tmp_path: Path, made: str) -> None:
+    program = f"""
+def step():
+    s = 1.0
+    for k in range(3):
+        {made}
+        s += float(x.sum())
+    return s
+"""
+    text = HELPERS.replace("np.ones(3)", "np.ones(N)") + program
+    peak = peak_of(tmp_path / "loop.py", text)
+    told = {name: (line, after_block, advice) for name, line, after_block, advice in deletions(peak)}
+    assert "x" in told
+    for number, (name, (line, after_block, advice)) in enumerate(told.items()):
+        after = peak_of(tmp_path / f"loop_{number}.py", deleted(text, name, line, after_block=after_block))
+        assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
 
 
 IN_PLACE = {
