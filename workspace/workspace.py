@@ -75,6 +75,7 @@ _PAGE: Final = 4096
 """A slab has whole pages."""
 
 _NO_SLAB: Final = "there was no memory for the slab"
+_OTHER_PASS: Final = "another pass of this thread was open, and has the slab"
 
 _LOCK: Final = threading.RLock()
 hold_across_forks(_LOCK, 8)
@@ -322,10 +323,10 @@ class Run:
     __slots__ = (
         "_course",
         "_escapes",
-        "_has_no_slab",
         "_is_forgotten",
         "_key",
         "_pass",
+        "_pool_reason",
         "_scope",
         "_stops",
         "_thread",
@@ -341,7 +342,8 @@ class Run:
         self._course: _Course | None = None
         self._pass: Any = None
         self._stops: list[Callable[[], object]] = []
-        self._has_no_slab = False
+        # Why the pool serves all of this pass, although there is a plan.
+        self._pool_reason: str | None = None
         self._is_forgotten = False
 
     def __enter__(self) -> DisposeScope:
@@ -411,6 +413,7 @@ class Run:
     def _pass_of(self, thread: _Thread, course: _Course) -> Any:
         """Return what records the pass, and serves it from the slab where that is its turn."""
         if thread.is_open():
+            self._pool_reason = None if course.served is None else _OTHER_PASS
             return ARENA.Pass()
         thread.open = self
         if course.served is None:
@@ -418,8 +421,7 @@ class Run:
         try:
             return ARENA.Pass(course.served, thread.slab_for(course))
         except MemoryError:
-            # The pool serves this pass.
-            self._has_no_slab = True
+            self._pool_reason = _NO_SLAB
             return ARENA.Pass()
 
     def _note_lives(self) -> None:
@@ -479,7 +481,8 @@ class Workspace:
         key raises `MemoryError`, which says at which line the peak is, what lives there, and what
         would lower it.
     strict : bool, default False
-        Raise `WorkspaceError` at the end of a pass in which the slab missed a birth.
+        Raise `WorkspaceError` at the end of a pass in which the slab missed a birth, or that the
+        pool served as a whole although there is a plan for it.
     verify : bool, default False
         Fill dead bytes of the slab with a pattern, put guard bytes behind each block, and raise
         `WorkspaceError` at the end of a pass that finds either written to. For tests; it costs
@@ -537,8 +540,8 @@ class Workspace:
         # By key, why its passes are refused, on every thread.
         self._refusals: dict[Hashable, str] = {}
         self._totals = ARENA.PassTotals()
-        # Passes that the pool served for want of a slab; each counts as one miss more.
-        self._without_slab = 0
+        # Passes that the pool served as a whole, although planned; each counts as one miss more.
+        self._served_by_pool = 0
         self._reasons: Counter[str] = Counter()
         self._replans: list[Replan] = []
 
@@ -650,7 +653,7 @@ class Workspace:
                 slab_nbytes=slabs,
                 bound_nbytes=bounds,
                 hits=hits,
-                misses=misses + self._without_slab,
+                misses=misses + self._served_by_pool,
                 escapes=escapes,
                 persistent_nbytes=self._persistent_nbytes(),
                 reasons=dict(self._reasons),
@@ -760,11 +763,11 @@ class Workspace:
         assert thread is not None
         assert course is not None
         fault = thread.slab.fault if self.verify and works and thread.slab is not None else None
-        missed = Counter([_NO_SLAB] if run._has_no_slab else ())
+        missed = Counter([] if run._pool_reason is None else [run._pool_reason])
         pass_of_workspace(self.name, served.peak_nbytes)
         if missed:
             with _LOCK:
-                self._without_slab += 1
+                self._served_by_pool += 1
                 self._count(missed)
         if self.limit is not None and course.key not in self._refusals:
             # Before another plan is made: births are read with the slots of their own plan.

@@ -794,6 +794,22 @@ def test_a_pass_without_memory_for_the_slab_says_so_and_the_next_one_has_it(monk
     assert (after.misses, after.hits > before.hits) == (1, True)
 
 
+def test_a_planned_pass_inside_another_is_a_miss_as_the_pool_serves_it() -> None:
+    workspace = ds.Workspace("inside", strict=True)
+
+    def run_both() -> None:
+        with workspace.run("outer"):
+            float(np.ones(1000).sum())
+            with workspace.run("inner"):
+                float(np.ones(5000).sum())
+
+    run_both()
+    with pytest.raises(ds.WorkspaceError, match="missed 1 births:\n  1 times another pass of this thread was open"):
+        run_both()
+    found = workspace.statistics()
+    assert (found.misses, list(found.reasons.values())) == (1, [1])
+
+
 def test_planning_takes_nothing_from_the_scope_around() -> None:
     workspace = ds.Workspace("inner")
     with ds.dispose_scope(budget="100 kB") as scope:
