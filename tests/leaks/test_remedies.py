@@ -7,6 +7,7 @@ import concurrent.futures
 import contextvars
 import functools
 import gc
+import itertools
 import logging
 import logging.handlers
 import queue
@@ -28,6 +29,9 @@ Hold = Callable[[Any], object]
 @pytest.fixture(autouse=True)
 def _let_go() -> Iterator[None]:
     yield
+    for each in KEPT:
+        if isinstance(each, asyncio.AbstractEventLoop):
+            each.close()
     KEPT.clear()
 
 
@@ -163,6 +167,44 @@ def by_a_thread_local() -> Hold:
     return lambda array: local.kept.append(array)
 
 
+def by_timers() -> Hold:
+    return lambda array: KEPT.append(threading.Timer(3600.0, print, (array,)))
+
+
+def by_threads() -> Hold:
+    return lambda array: KEPT.append(threading.Thread(target=print, args=(array,)))
+
+
+def by_calls_of_a_loop() -> Hold:
+    loop = asyncio.new_event_loop()
+    KEPT.append(loop)
+    return lambda array: loop.call_later(3600.0, print, array)
+
+
+def by_a_cycle_of_items() -> Hold:
+    given: list[Any] = []
+    endless = itertools.cycle(given.pop() for _ in range(1000))
+    KEPT.append(endless)
+
+    def hold(array: Any) -> None:
+        given.append(array)
+        next(endless)
+
+    return hold
+
+
+def by_an_iterator_that_lags_behind() -> Hold:
+    given: list[Any] = []
+    ahead, behind = itertools.tee(given.pop() for _ in range(1000))
+    KEPT.append(behind)
+
+    def hold(array: Any) -> None:
+        given.append(array)
+        next(ahead)
+
+    return hold
+
+
 @pytest.mark.parametrize(
     ("holder", "remedy"),
     [
@@ -178,6 +220,11 @@ def by_a_thread_local() -> Hold:
         (by_a_queue, "give the queue a maxsize"),
         (by_futures, "drop the futures"),
         (by_a_thread_local, "delete it from the thread's local storage"),
+        (by_timers, "cancel() timers"),
+        (by_threads, "let the thread end"),
+        (by_calls_of_a_loop, "cancel() the handle"),
+        (by_a_cycle_of_items, "make a new iterator for each round"),
+        (by_an_iterator_that_lags_behind, "read the iterators of itertools.tee in step"),
     ],
 )
 def test_the_remedy_is_that_of_the_kind_of_holder(holder: Callable[[], Hold], remedy: str) -> None:
