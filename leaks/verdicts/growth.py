@@ -411,7 +411,8 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     if all(count <= low for _, count, _ in course[:last_low]) and last_low >= 0:
         first = course[last_low][0]
     else:
-        first = next(number for number, count, _ in course if count)
+        # At the pass or birth before there was nothing: the log begins with the first result.
+        first = next(number for number, count, _ in course if count) - 1
     life = course[-1][0] - first
     if life < _LIFE * (course[-1][0] - course[0][0]):
         return False

@@ -49,6 +49,14 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
     assert rises(course([1, 2] * 35 + list(range(1, 31)))), "what was released at once stays from some time on"
 
 
+@pytest.mark.parametrize("passes", [24, 30])
+def test_what_an_evaluation_keeps_after_each_epoch_of_five_passes_rises(passes: int) -> None:
+    assert rises(
+        [(number, 4 * (number // 5 - (number % 5 == 0)), 0) for number in range(6, passes + 1)]
+        + [(passes + 1, 4 * (passes // 5), 0)]
+    )
+
+
 @pytest.mark.parametrize(
     "counts",
     [
