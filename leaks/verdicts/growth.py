@@ -120,10 +120,12 @@ _JOINING: Final = frozenset(
     {"append", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "insert", "pad", "vstack"}
 )
 """Functions whose result may be an earlier result with something added."""
-_GATHERING: Final = _JOINING | {"array", "asarray", "stack"}
+_GATHERING: Final = _JOINING | {"DataFrame", "array", "asarray", "block", "block_diag", "bmat", "stack"}
 """Functions that put the tensors of a list together."""
 _GATHERED_AT_MOST: Final = 4
 """A line that gathers results in the end does so at most so many times, for as many lists."""
+_TABLE_TIMES: Final = 8
+"""A table has at most so many times the bytes of the results of one line: others have its rest."""
 _NAMING: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
 """Instructions that load what a line calls."""
 
@@ -323,8 +325,10 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
     """
     for number in range(LOG.site_count()):
         row = LOG.site(number)
-        # A line that gathered several lists had more bytes than one of them.
-        if row.births > _GATHERED_AT_MOST or row.peak_nbytes < nbytes - largest:
+        # A line that gathered several lists had more bytes than one of them. One call may make many
+        # arrays, such as those of a table: then all of them were made after the results.
+        is_one_call = row.last_birth - row.births >= latest and row.peak_nbytes <= _TABLE_TIMES * nbytes
+        if row.peak_nbytes < nbytes - largest or not (row.births <= _GATHERED_AT_MOST or is_one_call):
             continue
         if row.births == 1 and row.peak_nbytes > nbytes + largest:
             continue

@@ -464,6 +464,45 @@ def test_outputs_that_an_evaluation_puts_together_in_the_end_were_meant_to_stay(
     assert {(leak.kind, leak.count) for leak in report.leaks} >= {("growth", 100)}
 
 
+FILES = """
+import numpy as np
+import pandas as pd
+import scipy.sparse as sparse
+
+def read_table(number):
+    rng = np.random.default_rng(number)
+    frame = pd.DataFrame({{"user": rng.integers(0, 20, 2000), "value": rng.random(2000)}})
+    frame["square"] = frame["value"] ** 2
+    return frame
+
+def read_matrix(number):
+    return sparse.random(200, 300, density=0.1, random_state=number, format="csr")
+
+def main():
+    parts, tables = [], []
+    for number in range(100):
+        parts.append(read_{kind}(number))
+        {turn}
+    print({end}.shape)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("table", "pd.concat(parts)"), ("matrix", "sparse.vstack(parts)")], ids=["table", "matrix"]
+)
+def test_tables_and_matrices_that_are_joined_in_the_end_were_meant_to_stay(tmp_path: Path, kind: str, end: str) -> None:
+    report = report_on(tmp_path, FILES.format(kind=kind, turn="pass", end=end))
+    assert report.verdict == "clean", str(report)
+
+
+def test_tables_that_each_turn_joins_to_those_before_are_kept_for_nothing(tmp_path: Path) -> None:
+    turn = "tables = [pd.concat([*tables, parts[-1]])]"
+    report = report_on(tmp_path, FILES.format(kind="table", turn=turn, end="tables[0]"))
+    assert any("'parts'" in leak.holder for leak in report.leaks), str(report)
+
+
 HELD_BY_A_CYCLE = """
 import torch
 
