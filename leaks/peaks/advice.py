@@ -155,7 +155,8 @@ class _Code:
                     return None
                 loads.append(number)
             pending.extend(self._next[number])
-        return sorted(self._line(self._end_of_loop(number, bound)) for number in loads)
+        # Some jumps back have no line.
+        return sorted(max(self.lines[number : self._end_of_loop(number, bound) + 1]) for number in loads)
 
     def _binds_same_array(self, store: int) -> bool:
         """Return whether a store is that of an operator such as ``+=``, which returns its array."""
@@ -203,9 +204,6 @@ class _Code:
             if start is not None and bound < start <= load:
                 end = number
         return end
-
-    def _line(self, number: int) -> int:
-        return self.lines[number]
 
 
 _code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)

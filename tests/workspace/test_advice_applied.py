@@ -401,6 +401,26 @@ def step():
         assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
 
 
+def test_a_use_in_a_loop_that_ends_with_a_condition_counts_for_the_whole_loop(tmp_path: Path) -> None:
+    program = """
+def step():
+    s = 0.0
+    x = np.ones(N)
+    y = scaled(x, 2.0)
+    for k in range(2):
+        s += float(x.sum())
+        if s > 1e9:
+            s += float(x.sum())
+            x += 1.0
+            s += float(x[0])
+    z = np.ones(N // 20)
+    return s + float((y + 0.5).sum()) + float(z.sum())
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    last = 1 + (HELPERS + program).split("\n").index("            s += float(x[0])")
+    assert [line for name, line, *_ in deletions(peak) if name == "x"] == [last]
+
+
 IN_PLACE = {
     "a function": ("h = np.tanh(h)", "np.tanh(h, out=h)"),
     "an operator": ("h = h * 2.0", "h *= 2.0"),
