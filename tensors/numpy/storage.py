@@ -118,12 +118,26 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     return id(base), top.nbytes
 
 
+def owner_of_another_kind(array: NDArray[Any]) -> tuple[object, Address]:
+    """Return the object that is no array and owns an array's memory, and where that begins.
+
+    The object is None if NumPy owns the memory.
+    """
+    first = _first_array(array)
+    return first.base, Address(_interface(first)["data"][0])
+
+
 def buffer_behind(array: NDArray[Any]) -> object:
     """Return the bytes, bytearray or similar object behind an array; None for other memory."""
-    top: Any = array
-    while isinstance(top.base, _ARRAY):
-        top = top.base
-    return owner_of_buffer(top.base)
+    return owner_of_buffer(_first_array(array).base)
+
+
+def _first_array(array: NDArray[Any]) -> Any:
+    """Return the array that an array is a view of, perhaps by way of others; or itself."""
+    first: Any = array
+    while isinstance(first.base, _ARRAY):
+        first = first.base
+    return first
 
 
 def owner_of_buffer(buffer: object) -> object:

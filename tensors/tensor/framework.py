@@ -30,7 +30,7 @@ from ...scopes.framework import (
 from ...scopes.identity import Entry
 from ...scopes.scope import DisposeScope
 from ..arena.extension import ARENA
-from ..numpy.storage import Address, storage_of
+from ..numpy.storage import Address, owner_of_another_kind, storage_of
 from .tensor import TENSOR, array_of, exported_identities
 
 __all__: list[str] = []
@@ -42,6 +42,11 @@ _namespace: Final[Any] = vars(np.ndarray)
 _base: Final[Any] = _namespace["base"].__get__
 _nbytes: Final[Any] = _namespace["nbytes"].__get__
 _ARRAY: Final = np.ndarray
+
+
+def _is_tensor(cls: type) -> bool:
+    """Return whether a framework has tensors of a type."""
+    return any(framework.part_of(cls) == "tensor" for framework in FRAMEWORKS.with_own("part_of"))
 
 
 class _Local(threading.local):
@@ -151,10 +156,12 @@ class NumpyFramework(Framework):
     def memory_of(self, thing: Any, /) -> list[HeldMemory]:
         """Return the storage of an array."""
         identity: Hashable = storage_of(thing)[0]
-        if type(identity) is Address:
-            known = FRAMEWORKS.identity_at(identity, None)
-            identity = identity if known is None else known
-        return [HeldMemory("", identity, _nbytes(thing))]
+        address = identity if type(identity) is Address else None
+        if address is None and _base(thing) is not None:
+            owner, begin = owner_of_another_kind(thing)
+            address = begin if _is_tensor(type(owner)) else None
+        known = None if address is None else FRAMEWORKS.identity_at(address, None)
+        return [HeldMemory("", identity if known is None else known, _nbytes(thing))]
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
         """Return the storage of a plain array without a base and without objects in it."""

@@ -245,6 +245,28 @@ def test_a_tensor_is_found_as_the_holder_of_the_array_that_it_shows(
     assert leak.holder == f"{HERE}['shown']"
 
 
+@pytest.mark.parametrize(
+    ("keep", "kind", "used_nbytes"),
+    [
+        (lambda tensor: tensor.numpy(), "growth", 20 * 400_000),
+        (lambda tensor: tensor.numpy()[0], "view", 20 * 4_000),
+        (lambda tensor: [tensor.numpy()[0], tensor], "growth", 20 * 400_000),
+    ],
+    ids=["all of it", "a part", "a part, and the tensor"],
+)
+def test_an_array_that_shows_a_part_of_a_tensor_pins_all_of_it(
+    keep: Callable[[torch.Tensor], Any], kind: str, used_nbytes: int
+) -> None:
+    BOX["rows"] = []
+    with LeakDetector() as detector:
+        for _ in range(20):
+            BOX["rows"].append(keep(torch.rand(100, 1000)))
+            detector.mark()
+        [leak] = detector.report().leaks
+    assert (leak.kind, leak.count, leak.used_nbytes) == (kind, 20, used_nbytes)
+    assert leak.holder.startswith(f"{HERE}['rows'][0]")
+
+
 SUM_OF_LOSSES = """
 import torch
 
