@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Final, Generic, TypeVar, final
 
 __all__ = [
     "TypeCache",
 ]
 
 T = TypeVar("T")
+
+_DEAD_AT_MOST: Final = 100
+"""So many references to types that have gone are kept, besides as many as there are values."""
 
 
 @final
@@ -36,16 +39,16 @@ class TypeCache(Generic[T]):
     def remember(self, cls: type, value: T) -> None:
         """Set the value of a type."""
         number = id(cls)
-        if number not in self._types:
-            self._types[number] = weakref.ref(cls, partial(_forget, number, self.known, self._types))
+        known = self._types.get(number)
+        if known is None or known() is not cls:
+            if len(self._types) > _DEAD_AT_MOST + 2 * len(self.known):
+                for dead in [each for each, reference in self._types.copy().items() if reference() is None]:
+                    self._types.pop(dead, None)
+            # No code in Python runs when the type goes: a signal handler could run in its place,
+            # and raise. The reference itself is what `pop` returns if there is no value.
+            self._types[number] = weakref.ref(cls, partial(self.known.pop, number))
         self.known[number] = value
 
     def clear(self) -> None:
         """Forget all values."""
         self.known.clear()
-
-
-def _forget(number: int, known: dict[int, Any], types: dict[int, Any], _: object) -> None:
-    # Not a method: a cache that has gone need not be told.
-    known.pop(number, None)
-    types.pop(number, None)
