@@ -25,8 +25,8 @@ class SiteRow(NamedTuple):
         How many live; an estimate where births are sampled.
     nbytes, peak_nbytes : int
         The live bytes now, and the most there were at once.
-    last_birth : int
-        The number of the last birth there.
+    first_birth, last_birth : int
+        The numbers of the first and the last birth there.
     last_birth_before_death : int
         The number of the last birth anywhere when a resource or memory of the site last died.
     held_since : int
@@ -42,6 +42,7 @@ class SiteRow(NamedTuple):
     live: float
     nbytes: int
     peak_nbytes: int
+    first_birth: int
     last_birth: int
     last_birth_before_death: int
     held_since: int

@@ -288,6 +288,16 @@ _SUBJECTS_ASKED: Final = 12
 _CONTAINERS: Final = (list, tuple, set, frozenset, dict, deque, OrderedDict, defaultdict)
 
 
+def _without_numbers_and_keys(chain: str) -> tuple[str, str]:
+    """Return a chain without numbers, and without any indices and keys.
+
+    What comes behind the step into a graph makes no difference.
+    """
+    before_graph, _, _ = chain.partition(_INTO_A_GRAPH)
+    text = _REPEATED_STEP.sub(r"\1", _NUMBERS_IN_CHAINS.sub("[]", before_graph))
+    return text, _ANY_KEY.sub("[]", text)
+
+
 def _may_be_a_table(cls: type) -> bool:
     """Return whether instances of a type hold others: also those of a class in Python."""
     return cls in _CONTAINERS or not (is_static(cls) or framework_of(cls) is not None)
@@ -487,10 +497,7 @@ class Holders:
         asked = _spread(subjects)
         for subject in asked:
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
-                # What comes behind the step into a graph makes no difference.
-                before_graph, _, _ = chain.partition(_INTO_A_GRAPH)
-                text = _REPEATED_STEP.sub(r"\1", _NUMBERS_IN_CHAINS.sub("[]", before_graph))
-                way = _ANY_KEY.sub("[]", text)
+                text, way = _without_numbers_and_keys(chain)
                 reached.update({text, way})
                 alike.setdefault(way, {}).setdefault(text, chain)
         enough = _FEW_SUBJECTS * len(asked)
@@ -505,6 +512,11 @@ class Holders:
             reworded(chain, _LONG_REPEATED_STEP.sub(lambda step: f"{step[1]} … {step[1].removeprefix(', ')}", chain))
             for chain in shown
         )
+
+    def ways_of(self, subjects: Sequence[Subject]) -> set[str]:
+        """Return how code reaches some of the subjects, without the indices and keys."""
+        asked = [self._anchors.get(subject, subject) for subject in _spread(subjects)]
+        return {_without_numbers_and_keys(chain)[1] for subject in asked for chain in self._chains_of_one(subject)}
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
         """Return the known leak of a library that holds most of some subjects, or None.

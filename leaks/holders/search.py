@@ -348,7 +348,8 @@ class Search:
                     continue
                 links[key] = parent
                 seen[key] = child
-                if known is not None and child_known == known:
+                if known is not None and child_known is not None and child_known.part == known.part:
+                    # Also a tensor behind the array that its ``numpy()`` returned.
                     self._bases.add(key)
                 if child_known is not None and skips_lone_tensors and child_known.part == "tensor":
                     identity = child_known.framework.lone_storage(child)

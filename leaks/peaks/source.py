@@ -355,7 +355,8 @@ class Source:
         if isinstance(function, FunctionType):
             if role_of(function.__code__) is not Role.USER or not self._is_always(function.__code__, call):
                 return "kept"
-            fate = self._fate_in_function(function.__code__, call, argument, depth)
+            parameters = _parameters(function.__code__, call, argument)
+            fate = self._fate_of_parameter(function.__code__, parameters[0], depth) if parameters else "kept"
         elif function is not None and not _is_module_of_torch(function):
             return "kept"
         elif self._values.is_born_at(call) and makes_new(name, call, is_method=False):
@@ -441,11 +442,6 @@ class Source:
             not isinstance(self.file.parents[each], ast.Raise) and self.fate_of(each, depth + 1) != "gone"
             for each in loads
         )
-
-    def _fate_in_function(self, code: CodeType, call: ast.Call, argument: ast.AST, depth: int) -> Fate:
-        """Return what a function in Python does with an argument of a call."""
-        parameters = _parameters(code, call, argument)
-        return self._fate_of_parameter(code, parameters[0], depth) if parameters else "kept"
 
     def _fate_of_parameter(self, code: CodeType, name: str, depth: int) -> Fate:
         """Return what a function in Python does with the value of a parameter."""

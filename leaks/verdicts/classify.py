@@ -6,7 +6,7 @@ import gc
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -49,8 +49,8 @@ _PINNING: Final = ("view", "escaped")
 """The kinds of leaks of which the report says how many bytes are used."""
 _GROUP_AT_LEAST: Final = 3
 """A group of fewer is not said to be growing perhaps."""
-_AT_WORK_AT_MOST: Final = 4
-"""So many of the newest results of a line may be those that the program works on just now."""
+_AT_WORK_AT_MOST: Final = 1 / 8
+"""So large a part of the results of a line may be what the program works on just now."""
 _FAR_LARGER: Final = 16
 """Such results do not grow if they have so many times as many bytes as the median of the line."""
 _MADE_BY_A_LOOP: Final = 8
@@ -177,17 +177,17 @@ def report_of(
                 of_program=of_program,
                 died=died,
             )
-            group, leak, is_leak = _judged(group, judge)
-            places[id(leak)] = group.places
-            graphs[id(leak)] = with_graphs
-            if group.is_left:
-                leftovers.append(leak)
-            elif of_program and not is_leak:
-                if leak.site is None or not leak.site.file.startswith(_IMPORTING):
-                    kept.append(leak)
-            else:
-                leaks.append(leak)
-                carriers |= with_graphs.keys()
+            for part, leak, is_leak in _judged(group, judge, holders):
+                places[id(leak)] = part.places
+                graphs[id(leak)] = with_graphs
+                if part.is_left:
+                    leftovers.append(leak)
+                elif of_program and not is_leak:
+                    if leak.site is None or not leak.site.file.startswith(_IMPORTING):
+                        kept.append(leak)
+                else:
+                    leaks.append(leak)
+                    carriers |= with_graphs.keys()
         of_leaks = [(leak, sure) for leak in kept if (sure := _sureness_by_graphs(leak, leaks, graphs)) is not None]
         for leak, sure in of_leaks:
             leaks.append(replace(leak, sure=sure))
@@ -635,22 +635,25 @@ class _Group:
             made=round(births.made * share) if released_some else None,
         ), verdict.is_leak
 
-    def without_what_is_at_work(self) -> _Group | None:
-        """Return the group without the newest results, if they are far larger than the others.
+    def apart_from_what_is_at_work(self, holders: Holders) -> tuple[_Group, _Group] | None:
+        """Return the group without a few far larger results that others hold, and these.
 
         A line that unpacks a batch makes inputs and labels: if the labels are kept, the last inputs
         are there too.
         """
-        records = [self.found.records[index] for index in self.places]
-        if len(records) < _GROUP_AT_LEAST or _model_of(self.found.subjects[self.places[0]]) is not None:
+        records, subjects = self.found.records, self.found.subjects
+        if len(self.places) < _GROUP_AT_LEAST or _model_of(subjects[self.places[0]]) is not None:
             return None
-        much = _FAR_LARGER * median(record.nbytes for record in records)
-        at_work = {
-            index for index in self.places[-_AT_WORK_AT_MOST:] if self.found.records[index].nbytes > max(much, 1)
-        }
+        much = max(1, _FAR_LARGER * median(records[index].nbytes for index in self.places))
+        larger = [index for index in self.places if records[index].nbytes > much]
+        if not 0 < len(larger) <= _AT_WORK_AT_MOST * len(self.places):
+            return None
+        ways = holders.ways_of([subjects[index] for index in self.places if records[index].nbytes <= much])
+        at_work = {index for index in larger if ways.isdisjoint(holders.ways_of([subjects[index]]))}
         if not at_work:
             return None
-        return replace(self, places=[index for index in self.places if index not in at_work])
+        rest = [index for index in self.places if index not in at_work]
+        return replace(self, places=rest), replace(self, places=sorted(at_work), may_grow=False)
 
     def _unjudged(
         self, verdict: Judgement, births: Births, evidence: Evidence, holders: Holders, nbytes: int
@@ -705,17 +708,17 @@ class _Group:
         return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births, are_apart)
 
 
-def _judged(group: _Group, judge: Callable[[_Group], tuple[Leak, bool]]) -> tuple[_Group, Leak, bool]:
-    """Return what `judge` does, and the group: what the program works on does not grow."""
+def _judged(
+    group: _Group, judge: Callable[[_Group], tuple[Leak, bool]], holders: Holders
+) -> Iterator[tuple[_Group, Leak, bool]]:
+    """Yield a group with what `judge` returns of it, or two: what is at work does not grow."""
     leak, is_leak = judge(group)
-    rest = group.without_what_is_at_work() if is_leak and leak.kind == "growth" else None
-    if rest is not None:
-        leak, is_leak = judge(rest)
-        if is_leak:
-            return rest, leak, is_leak
-        group = replace(group, may_grow=False)
-        leak, is_leak = judge(group)
-    return group, leak, is_leak
+    parts = group.apart_from_what_is_at_work(holders) if is_leak and leak.kind == "growth" else None
+    if parts is None:
+        yield group, leak, is_leak
+        return
+    for part in parts:
+        yield part, *judge(part)
 
 
 def _stay(steps: Sequence[float]) -> bool:

@@ -327,7 +327,7 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
         row = LOG.site(number)
         # A line that gathered several lists had more bytes than one of them. One call may make many
         # arrays, such as those of a table: then all of them were made after the results.
-        is_one_call = row.last_birth - row.births >= latest and row.peak_nbytes <= _TABLE_TIMES * nbytes
+        is_one_call = row.first_birth > latest and row.peak_nbytes <= _TABLE_TIMES * nbytes
         if row.peak_nbytes < nbytes - largest or not (row.births <= _GATHERED_AT_MOST or is_one_call):
             continue
         if row.births == 1 and row.peak_nbytes > nbytes + largest:

@@ -1581,6 +1581,60 @@ def test_the_last_inputs_are_no_part_of_the_labels_that_grow(tmp_path: Path) -> 
     assert report_on(tmp_path, LABELS.format(targets=8)).verdict == "clean"
 
 
+INPUTS_AHEAD = """
+import collections
+import numpy as np
+
+labels = []
+ahead = collections.deque(maxlen=4)
+
+def read(count):
+    return np.zeros(count)
+
+for step in range(60):
+    inputs, targets = read(200_000), read(8)
+    ahead.append(inputs)
+    labels.append(targets)
+"""
+
+
+def test_inputs_that_are_read_ahead_are_no_part_of_the_labels_that_are_kept(tmp_path: Path) -> None:
+    report = report_on(tmp_path, INPUTS_AHEAD)
+    assert report.verdict == "clean", str(report)
+    assert {(row.holder, row.count) for row in report.kept} == {
+        ("module __main__.ahead[0]", 4),
+        ("module __main__.labels[0]", 60),
+    }
+
+
+def test_results_that_become_larger_in_one_list_grow(tmp_path: Path) -> None:
+    source = (
+        "import numpy as np\ndef to_host(count):\n    return np.zeros(count)\nkept = []\n"
+        "for step in range(64):\n    kept.append(to_host(8 if step < 60 else 500_000))\n"
+    )
+    [leak] = report_on(tmp_path, source).leaks
+    assert (leak.kind, leak.count) == ("growth", 64)
+
+
+def test_a_line_that_joins_all_so_far_in_each_turn_gathers_nothing(tmp_path: Path) -> None:
+    source = """
+import numpy as np
+
+def main():
+    parts = []
+    for step in range(100):
+        parts.append(np.zeros(1000))
+        for number in range(120):
+            other = np.ones(10)
+        joined = np.stack(parts)
+    print(joined.shape)
+
+main()
+"""
+    [leak] = report_on(tmp_path, source).leaks
+    assert (leak.count, leak.holder.partition("local ")[2]) == (100, "'parts'[0]")
+
+
 BEGUN_LATE = """
 import torch
 

@@ -308,6 +308,16 @@ def deletions(peak: ds.Peak) -> Iterator[tuple[str, int, bool, ds.Advice]]:
             yield found[1], int(found[3]), found[2] is not None, advice
 
 
+def assert_peaks_are_as_said(folder: Path, text: str) -> None:
+    """Check that it is advised to delete `x`, and what each such advice says of the peak."""
+    peak = peak_of(folder / "program.py", text)
+    told = {name: (line, after_block, advice) for name, line, after_block, advice in deletions(peak)}
+    assert "x" in told
+    for number, (name, (line, after_block, advice)) in enumerate(told.items()):
+        after = peak_of(folder / f"program_{number}.py", deleted(text, name, line, after_block=after_block))
+        assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
 @pytest.mark.parametrize("use", KEPT.values(), ids=list(KEPT))
 def test_nothing_is_said_of_a_variable_whose_value_is_kept(tmp_path: Path, use: str) -> None:
     peak = peak_of(tmp_path / "kept.py", HELPERS + PROGRAM.format(use=use))
@@ -317,13 +327,7 @@ def test_nothing_is_said_of_a_variable_whose_value_is_kept(tmp_path: Path, use: 
 
 @pytest.mark.parametrize("use", FREE.values(), ids=list(FREE))
 def test_the_peak_is_what_was_said_where_it_is_used_up(tmp_path: Path, use: str) -> None:
-    text = HELPERS + PROGRAM.format(use=use)
-    peak = peak_of(tmp_path / "free.py", text)
-    told = {name: (line, after_block, advice) for name, line, after_block, advice in deletions(peak)}
-    assert "x" in told
-    for number, (name, (line, after_block, advice)) in enumerate(told.items()):
-        after = peak_of(tmp_path / f"free_{number}.py", deleted(text, name, line, after_block=after_block))
-        assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+    assert_peaks_are_as_said(tmp_path, HELPERS + PROGRAM.format(use=use))
 
 
 NOT_TO_BE_DELETED = {
@@ -392,13 +396,7 @@ def step():
         s += float(x.sum())
     return s
 """
-    text = HELPERS.replace("np.ones(3)", "np.ones(N)") + program
-    peak = peak_of(tmp_path / "loop.py", text)
-    told = {name: (line, after_block, advice) for name, line, after_block, advice in deletions(peak)}
-    assert "x" in told
-    for number, (name, (line, after_block, advice)) in enumerate(told.items()):
-        after = peak_of(tmp_path / f"loop_{number}.py", deleted(text, name, line, after_block=after_block))
-        assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+    assert_peaks_are_as_said(tmp_path, HELPERS.replace("np.ones(3)", "np.ones(N)") + program)
 
 
 def test_a_use_in_a_loop_that_ends_with_a_condition_counts_for_the_whole_loop(tmp_path: Path) -> None:

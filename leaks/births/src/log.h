@@ -133,8 +133,9 @@ struct site {
     uint64_t births;
     double live; /* how many live; an estimate where births are sampled, as the bytes are */
     int64_t live_nbytes, peak_nbytes;
-    /* The number of the last birth of all when a birth, or a death, was last counted here. */
-    uint64_t latest_birth, latest_death;
+    /* The number of the last birth of all when a birth was first counted here; when a birth, or a
+     * death, was last counted. */
+    uint64_t first_birth, latest_birth, latest_death;
     uint64_t held_since; /* the last birth when the report was begun that may have held what died last; or 0 */
     struct series *series; /* what lived of the site after passes: a list, one for each name of passes */
 };

@@ -401,6 +401,7 @@ void site_count(Log *log, const struct birth *birth, int sign)
     site->live_nbytes += nbytes;
     if (sign > 0) {
         site->latest_birth = log->last_birth;
+        site->first_birth = site->first_birth != 0 ? site->first_birth : log->last_birth;
     }
     else {
         site->latest_death = log->last_birth;
@@ -467,8 +468,8 @@ int sites_add_type(PyObject *module)
 {
     static PyStructSequence_Field fields[] = {
         {"kind", NULL}, {"device", NULL}, {"op", NULL}, {"places", NULL}, {"births", NULL}, {"live", NULL},
-        {"nbytes", NULL}, {"peak_nbytes", NULL}, {"last_birth", NULL}, {"last_birth_before_death", NULL},
-        {"held_since", NULL}, {NULL, NULL},
+        {"nbytes", NULL}, {"peak_nbytes", NULL}, {"first_birth", NULL}, {"last_birth", NULL},
+        {"last_birth_before_death", NULL}, {"held_since", NULL}, {NULL, NULL},
     };
     PyStructSequence_Desc description = {
         .name = "disposescope.leaks.births.compiled.SiteRow",
@@ -508,10 +509,11 @@ PyObject *sites_site(Log *log, PyObject *number)
     }
     struct site site = log->sites.all[wanted];
     PyObject *fields = Py_BuildValue(
-        "OOONKdLLKKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+        "OOONKdLLKKKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
-        (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.latest_birth,
-        (unsigned long long)site.latest_death, (unsigned long long)site.held_since);
+        (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.first_birth,
+        (unsigned long long)site.latest_birth, (unsigned long long)site.latest_death,
+        (unsigned long long)site.held_since);
     PyObject *row = fields == NULL ? NULL : PyObject_CallOneArg((PyObject *)site_row_type, fields);
     Py_XDECREF(fields);
     return row;
