@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ..peaks.program import LifeRecorder
+    from ..report.peak import ProgramPeak
 
 __all__ = [
     "AttachError",
@@ -257,13 +258,20 @@ class Session:
                 own = self._inventory.report
                 self._inventory.go_on(AFTER_EXIT)
                 own = self._inventory.report
-        report = self._with_others(own, ended, status, error)
-        if self._lives is not None:
-            self._lives.stop()
-            report = replace(report, peak=self._lives.peak(), no_peak=self._lives.why_none())
+        peak, no_peak = self._peak()
+        report = replace(self._with_others(own, ended, status, error), peak=peak, no_peak=no_peak)
         self._is_over = True
         self._write(report)
         return report
+
+    def _peak(self) -> tuple[ProgramPeak | None, str | None]:
+        """Return the peak of the program, and why there is none although it was asked for."""
+        if self._lives is None:
+            return None, None
+        with self._going_on("the peak"):
+            self._lives.stop()
+            return self._lives.peak(), self._lives.why_none()
+        return None, self._failures[-1]
 
     def take_inventory(self, ended: Ending) -> None:
         """Make the report that `finish` completes. Call it when the program's code has returned."""

@@ -297,6 +297,51 @@ def test_there_is_no_advice_where_the_source_says_nothing_of_the_run(tmp_path: P
     assert peak.advice == ()
 
 
+HARD_TO_ANALYSE = {
+    "a proxy of what has gone": (
+        "import weakref\nclass Thing:\n    pass\nthing = weakref.proxy(Thing())",
+        "float((x * thing if s is None else x).sum())",
+    ),
+    "an object that refuses": (
+        "class Refusing:\n    def __getattr__(self, name):\n        raise OSError(name)\nthing = Refusing()",
+        "float((thing(x) if s is None else x).sum())",
+    ),
+    "a sum of a thousand terms": ("", "float((x" + " + s" * 1000 + ").sum())"),
+}
+
+
+@pytest.mark.parametrize(("before", "use"), HARD_TO_ANALYSE.values(), ids=list(HARD_TO_ANALYSE))
+def test_the_peak_of_a_program_that_is_hard_to_analyse_is_told(tmp_path: Path, before: str, use: str) -> None:
+    program = (
+        f"import sys\nimport numpy as np\n{before}\ndef step(n, s):\n    x = np.ones(n)\n    t = {use}\n"
+        "    a = np.ones(n)\n    b = a + 1.0\n    return t + float(b.sum())\nstep(300_000, 1.0)\n"
+    )
+    peak, stderr = run(tmp_path, program, "--peak")
+    assert peak is not None
+    assert "internal error" not in stderr
+
+
+def test_where_the_analysis_of_the_peak_fails_the_report_is_written_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "import numpy as np\n"
+        "from disposescope.leaks.peaks.program import LifeRecorder\n"
+        "def fail(self):\n"
+        "    raise TypeError('broken')\n"
+        "LifeRecorder.peak = fail\n"
+        "kept = np.ones(1000)\n"
+        "sys.exit(7)\n"
+    )
+    command = [sys.executable, "-m", "disposescope", "run", "--peak", "-o", "r.json", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    report = read_report(str(tmp_path / "r.json"))
+    assert done.returncode == 7
+    assert "Traceback" not in done.stderr
+    assert "no peak is told: the peak: TypeError('broken')" in done.stderr
+    assert report.unwatched == ("the peak: TypeError('broken')",)
+    assert report.verdict == "undecided"
+
+
 IN_WORKSPACE = """\
 import numpy as np
 import disposescope as ds
