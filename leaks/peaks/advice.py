@@ -28,6 +28,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple, final
@@ -155,8 +156,7 @@ class _Code:
                     return None
                 loads.append(number)
             pending.extend(self._next[number])
-        # Some jumps back have no line.
-        return sorted(max(self.lines[number : self._end_of_loop(number, bound) + 1]) for number in loads)
+        return sorted(source.last_line_of_use(name, self.offsets[number], self.offsets[bound]) for number in loads)
 
     def _binds_same_array(self, store: int) -> bool:
         """Return whether a store is that of an operator such as ``+=``, which returns its array."""
@@ -189,21 +189,6 @@ class _Code:
                     if entry.start <= each.offset < entry.end:
                         successors[number].append(handler)
         return successors
-
-    def _start_of_loop(self, number: int) -> int | None:
-        """Return the instruction to which a jump back leads; None for any other instruction."""
-        instruction = self.instructions[number]
-        return self.positions.get(instruction.argval) if "JUMP_BACKWARD" in instruction.opname else None
-
-    def _end_of_loop(self, load: int, bound: int) -> int:
-        """Return the step after which a load does not run again: itself or its loop's jump back."""
-        end = load
-        for number in range(load + 1, len(self.instructions)):
-            start = self._start_of_loop(number)
-            # Not of a loop that binds the variable too: each turn has another value.
-            if start is not None and bound < start <= load:
-                end = number
-        return end
 
 
 _code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)
@@ -282,15 +267,21 @@ class _Replay:
                 by_place[key] = first, total + nbytes
         for group, _ in sorted(by_place.values(), key=lambda item: -item[1])[:_LINES_AT_MOST]:
             variable = self.variables[group]
-            if variable is not None:
-                yield from self._changes_of_variable(variable)
-            yield from self._in_place(group)
+            with _no_advice_for_deep_source():
+                if variable is not None:
+                    yield from self._changes_of_variable(variable)
+                yield from self._in_place(group)
 
     def _variable_of(self, frames: tuple[Mark, ...]) -> _Variable | None:
         """Return the variable that a birth is bound to, in its function or in a caller.
 
         It is a variable of a caller where the function returns the value at once.
         """
+        with _no_advice_for_deep_source():
+            return self._variable_bound_to(frames)
+        return None
+
+    def _variable_bound_to(self, frames: tuple[Mark, ...]) -> _Variable | None:
         if not frames:
             return None
         first = user_place(frames)
@@ -467,6 +458,11 @@ class _Replay:
         _, _, bound = variable
         uses = _code_of(code).uses_of(operand.id, bound, source)
         return uses is not None and max(uses, default=0) <= source.end_line(offset)
+
+
+def _no_advice_for_deep_source() -> suppress:
+    """Leave a block where the source nests too deeply, as a sum of a thousand terms does."""
+    return suppress(RecursionError)
 
 
 def _path_from(code: CodeType, frames: tuple[Mark, ...]) -> tuple[int, ...]:

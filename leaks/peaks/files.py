@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import linecache
+import warnings
 from collections.abc import Iterator
 from types import CodeType
 from typing import Final, TypeAlias, final
 
-__all__ = ["FUNCTIONS", "File", "Position", "file_of", "position"]
+__all__ = ["COMPREHENSIONS", "FUNCTIONS", "File", "Position", "file_of", "position"]
 
 _FILES_AT_MOST: Final = 500
 """So many parsed files are kept at most."""
@@ -19,9 +20,9 @@ _NAMES_THAT_READ_BY_TEXT: Final = frozenset(
     }
 )
 """Names by which code can read variables without naming them, such as ``locals``."""
-_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_SCOPES: Final = (*FUNCTIONS, ast.ClassDef, *_COMPREHENSIONS)
+_SCOPES: Final = (*FUNCTIONS, ast.ClassDef, *COMPREHENSIONS)
 
 Position: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 """First line, last line, first column and last column, as `CodeType.co_positions` yields them."""
@@ -48,7 +49,12 @@ class File:
         # By first line (that of a decorator, if any) and name, as code objects have them.
         self._functions: dict[tuple[int, str], list[ast.AST]] = {}
         self._names: dict[str, list[ast.Name]] = {}
+        self._rebound: set[str] = set()
+        self._attributes_stored: set[str] = set()
         self._reads_by_text: dict[ast.AST, bool] = {}
+        self._texts: list[ast.Constant] = []
+        # The names in texts that may be run as code.
+        self._names_in_texts: set[str] | None = None
         # The code objects that the file compiles to, by first line and name.
         self._codes: dict[tuple[int, str], CodeType] | None = None
         for node in ast.walk(tree):
@@ -56,6 +62,12 @@ class File:
                 self.expressions[position(node)] = node
             if isinstance(node, ast.Name):
                 self._names.setdefault(node.id, []).append(node)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._texts.append(node)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                self._attributes_stored.add(node.attr)
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
+                self._rebound.update(node.names)
             if isinstance(node, FUNCTIONS):
                 first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
                 self._functions.setdefault((first, getattr(node, "name", "<lambda>")), []).append(node)
@@ -102,7 +114,11 @@ class File:
 
     def is_rebound_by_functions(self, name: str) -> bool:
         """Return whether a function declares a name as ``global`` or ``nonlocal``."""
-        return any(isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names for node in ast.walk(self.tree))
+        return name in self._rebound
+
+    def has_attribute_stored(self, name: str) -> bool:
+        """Return whether the file sets an attribute with a name on any object."""
+        return name in self._attributes_stored
 
     def is_bound_anew(self, name: str) -> bool:
         """Return whether a global name may stand for several objects, one after the other."""
@@ -110,6 +126,21 @@ class File:
         own = sum(self.scope(each) is self.tree for each in stores)
         own += sum(getattr(each, "name", "") == name for each in self.tree.body)
         return own > 1 or self.is_rebound_by_functions(name)
+
+    def is_named_in_text(self, name: str) -> bool:
+        """Return whether a text names a variable in an expression.
+
+        A library may compute it with the variables of its caller: ``numexpr.evaluate("x * 2")`` and
+        ``table.query("a > @x")`` do.
+        """
+        if self._names_in_texts is None:
+            # Not in a text on a line of its own, which documents.
+            texts = [str(each.value) for each in self._texts if not isinstance(self.parents.get(each), ast.Expr)]
+            with warnings.catch_warnings():
+                # A text need not be code at all.
+                warnings.simplefilter("ignore")
+                self._names_in_texts = {name for each in texts for name in _names_of_code(each)}
+        return name in self._names_in_texts
 
     def reads_by_text(self, scope: ast.AST) -> bool:
         """Return whether code may read variables that it does not name."""
@@ -132,6 +163,18 @@ class File:
 
 def _instructions(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, code.co_varnames, list(code.co_positions())
+
+
+def _names_of_code(text: str) -> set[str]:
+    """Return the names that a text reads if it is code; none for a lone name: it may be a key."""
+    # Pandas writes ``@`` before variables.
+    for code in () if text.isidentifier() else (text, text.replace("@", " ")):
+        try:
+            tree = ast.parse(code.strip())
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    return set()
 
 
 def position(node: ast.expr | ast.stmt) -> Position:

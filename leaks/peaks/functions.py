@@ -258,7 +258,7 @@ def is_number_type(value: ast.expr) -> bool:
         return isinstance(value.value, str) and value.value[:1] in "bcfiu"
     if isinstance(value, ast.Name):
         return value.id in _NUMBER_TYPES
-    return isinstance(value, ast.Attribute) and not value.attr.startswith("obj")
+    return isinstance(value, ast.Attribute) and value.attr != "dtype" and not value.attr.startswith("obj")
 
 
 def _is_number_type(keyword: ast.keyword) -> bool:

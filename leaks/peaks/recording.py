@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any, Final, final
 
 import numpy as np
@@ -216,7 +216,8 @@ def globals_of_file(file: str) -> dict[str, Any]:
     namespace = _namespaces.get(file)
     if namespace is None:
         for module in list(sys.modules.values()):
-            named: object = getattr(module, "__file__", None)
+            # From the dict: a module may import itself when it is asked for an attribute.
+            named = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
             if isinstance(named, str):
                 _namespaces.setdefault(named, vars(module))
         namespace = _namespaces.setdefault(file, {})

@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias, cast, final
 import numpy as np
 
 from ...scopes.base.sites import Mark, Role
-from .files import FUNCTIONS, File, Position, file_of
+from .files import COMPREHENSIONS, FUNCTIONS, File, Position, file_of
 from .functions import (
     BUILTINS_THAT_MAKE_NEW,
     CHANGING_FUNCTIONS,
@@ -42,20 +42,23 @@ from .functions import (
     plain_module_call,
 )
 from .recording import globals_of_file, role_of
-from .values import NUMBER, ValueKind, Values, argument_count, name_of
+from .values import NUMBER, Instance, ValueKind, Values, argument_count, name_of
 
 __all__ = ["Fate", "Source", "Sources"]
 
-Fate: TypeAlias = Literal["gone", "changed", "returned", "kept"]
+Fate: TypeAlias = Literal["gone", "changed", "returned", "returned in another", "kept"]
 """What happens to a value.
 
 * ``"gone"``: nothing refers to it after the statement
 * ``"changed"``: likewise, but the statement changes it in place
 * ``"returned"``: the function returns it or a part of it
+* ``"returned in another"``: the function returns a container that has it
 * ``"kept"``: something may still refer to it
 """
-_Step: TypeAlias = Literal["gone", "changed", "returned", "kept", "part"]
+_Step: TypeAlias = Fate | Literal["part", "part in another"]
 """What happens to a value in the node around it; ``"part"`` where it is in that node's value."""
+_HeldBy: TypeAlias = Literal["nothing", "sequence", "other"]
+"""What was written around a value: nothing, lists and tuples only, or other containers too."""
 
 _CALLS_FOLLOWED: Final = 6
 """So many functions inside one another an argument is followed into: a function may call itself."""
@@ -66,6 +69,10 @@ _HARMLESS_BLOCKS: Final = frozenset(
     }
 )
 """Context managers that suppress no exception: code behind their block runs after all of it."""
+_KEEP_EXCEPTIONS: Final = frozenset({"assertRaises", "assertRaisesRegex", "raises"})
+"""Context managers that catch an exception and keep it."""
+_HANDLED: Final = frozenset({"exc_info", "exception"})
+"""Functions of ``sys`` that return the exception which is handled."""
 _NAMES_OF_STATEMENTS: Final[Mapping[type, str]] = {
     ast.For: "loop",
     ast.AsyncFor: "loop",
@@ -98,6 +105,9 @@ class Sources:
         self._sources: dict[int, Source] = {}
         # For each instruction, the frames inside it at each birth.
         self._inside: dict[tuple[int, int], list[tuple[Mark, ...]]] = {}
+        # What becomes of the value of a parameter: by the code, the name, how deep the functions
+        # nest, and what is around the value.
+        self.fates: dict[tuple[int, str, int, _HeldBy], Fate] = {}
         # The instructions at which memory was born without other Python code.
         self._direct = {(id(marks[0][0]), marks[0][1]) for marks in frames if marks}
         for marks in frames:
@@ -215,10 +225,14 @@ class Source:
         return getattr(getattr(meant, "__func__", meant), "__code__", None) is inner
 
     def _is_bound_by_def(self, called: ast.expr) -> bool:
-        """Return whether no assignment of this function binds a name that it calls."""
-        if not isinstance(called, ast.Name) or self.file is None or self._function is None:
-            return True
-        return all(isinstance(each.ctx, ast.Load) for each in self.file.names(called.id, self._function))
+        """Return whether only a ``def`` binds a name or an attribute that is called."""
+        if self.file is None:
+            return False
+        if isinstance(called, ast.Attribute):
+            return not self.file.has_attribute_stored(called.attr)
+        if not isinstance(called, ast.Name) or called.id in self.code.co_varnames[: argument_count(self.code)]:
+            return False
+        return all(isinstance(each.ctx, ast.Load) for each in self.file.names(called.id, self.file.tree))
 
     # ------------------------------------------------------------------ what becomes of a value
 
@@ -228,45 +242,94 @@ class Source:
         Where the position of the instruction is not that of the variable, the fates of all loads of
         the variable in the statement are returned.
         """
+        return {self.fate_of(each, 0) for each in self._loads_at(name, offset)} or {"kept"}
+
+    def _loads_at(self, name: str, offset: int) -> list[ast.Name]:
+        """Return the nodes that an instruction which loads a variable may be of."""
         node = self.node(offset)
         if isinstance(node, ast.Name) and node.id == name:
-            return {self.fate_of(node, 0)}
+            return [node]
         if self.file is None or self._function is None:
-            return {"kept"}
+            return []
         line = self._positions[offset // 2][0] or 0
-        loads = [
+        return [
             each
             for each in self.file.names(name, self._function)
             if isinstance(each.ctx, ast.Load) and _covers(self.file.statement(each), line)
         ]
-        return {self.fate_of(each, 0) for each in loads} or {"kept"}
 
-    def fate_of(self, value: ast.expr, depth: int) -> Fate:
+    def last_line_of_use(self, name: str, load: int, bound: int) -> int:
+        """Return the last line on which a load of a variable may run before it is bound again.
+
+        It is the last line of the loops around the load. A loop that binds the variable too does
+        not count: in each of its turns the variable has another value.
+
+        Parameters
+        ----------
+        name : str
+            The variable.
+        load, bound : int
+            The offsets of the instructions that load and bind it.
+        """
+        last = self._positions[load // 2][0] or 0
+        binding = self.node(bound)
+        if self.file is None or binding is None:
+            return last
+        around = list(self.file.up(binding))
+        for node in self._loads_at(name, load):
+            inner: ast.AST = node
+            for outer in self.file.up(node):
+                if outer in around:
+                    break
+                is_in_turn = isinstance(outer, _LOOPS) and (
+                    inner in outer.body or inner is getattr(outer, "test", None)
+                )
+                if is_in_turn or isinstance(outer, COMPREHENSIONS):
+                    last = max(last, _last_line(outer))
+                inner = outer
+        return last
+
+    def fate_of(self, value: ast.expr, depth: int, held_by: _HeldBy = "nothing") -> Fate:
         """Return what happens to the value of an expression, or to a view or container of it.
 
-        `depth` is how many functions the value was followed into.
+        Parameters
+        ----------
+        value : expr
+            The expression.
+        depth : int
+            How many functions the value was followed into.
+        held_by : {"nothing", "sequence", "other"}
+            What is around the value already: the expression may be a container of it.
         """
         file = self.file
         if file is None or depth > _CALLS_FOLLOWED or file.scope(value) is not self._function:
             return "kept"
         node: ast.AST = value
-        # Whether `node` is a container that was written out around the value.
-        is_inside = False
         while True:
             parent = file.parents.get(node)
-            is_inside = is_inside or isinstance(parent, _DISPLAYS)
+            if isinstance(parent, (ast.Set, ast.Dict)):
+                held_by = "other"
+            elif isinstance(parent, _DISPLAYS) and held_by == "nothing":
+                held_by = "sequence"
             if isinstance(parent, ast.Attribute) and self._is_called(parent):
                 step, parent = self._step_of_method(parent)
+                if held_by != "nothing":
+                    # The method is the container's.
+                    step = "kept"
             elif isinstance(parent, (ast.Call, ast.keyword)):
                 call = parent if isinstance(parent, ast.Call) else file.parents[parent]
                 argument = node if isinstance(parent, ast.Call) else parent
-                step = self._step_in_call(call, argument, depth) if isinstance(call, ast.Call) else "kept"
+                step = self._step_in_call(call, argument, depth, held_by) if isinstance(call, ast.Call) else "kept"
                 parent = call
             elif isinstance(parent, (ast.BinOp, ast.Compare, ast.AugAssign)):
-                step = self._step_of_operator(parent, node, is_inside=is_inside)
+                step = self._step_of_operator(parent, node, is_inside=held_by != "nothing")
             else:
                 step = self._step(parent, node)
-            if step != "part":
+            if step == "part in another":
+                held_by = "other"
+            elif step == "returned" and held_by != "nothing":
+                return "returned in another"
+            elif step != "part":
                 return step
             assert parent is not None
             node = parent
@@ -327,7 +390,7 @@ class Source:
             return "changed" if isinstance(self.file.parents.get(call), ast.Expr) else "kept", call
         return "part" if attribute.attr in VIEWS else "kept", call
 
-    def _step_in_call(self, call: ast.Call, argument: ast.AST, depth: int) -> _Step:
+    def _step_in_call(self, call: ast.Call, argument: ast.AST, depth: int, held_by: _HeldBy) -> _Step:
         """Return what a call does with an argument: "part" where the result may refer to it."""
         assert self.file is not None
         if argument is call.func or any(isinstance(each, ast.Starred) for each in call.args):
@@ -340,8 +403,13 @@ class Source:
             # ``sum([[x]], [])`` returns a list that has x.
             is_done = name in BUILTINS_THAT_MAKE_NEW and (name != "sum" or len(call.args) == 1)
             return "gone" if is_done else "kept"
+        if held_by == "other" and not isinstance(function, FunctionType):
+            # An array of dicts, for example, refers to them.
+            return "kept"
         if isinstance(function, np.ufunc) or isinstance(getattr(function, "__self__", None), np.ufunc):
             return self._step_in_ufunc(call, argument, function, is_statement=is_statement)
+        if self._is_in_kept_exception(call, depth):
+            return "kept"
         if is_library_function(function):
             name = str(getattr(function, "__name__", name))
             if name in CHANGING_FUNCTIONS and is_statement:
@@ -350,21 +418,19 @@ class Source:
                 # This argument may be ``out``.
                 return "kept"
             return "gone" if makes_new(name, call, is_method=False) else "part" if name in VIEWS else "kept"
-        if self._is_in_kept_exception(call, depth):
-            return "kept"
         if isinstance(function, FunctionType):
             if role_of(function.__code__) is not Role.USER or not self._is_always(function.__code__, call):
                 return "kept"
             parameters = _parameters(function.__code__, call, argument)
-            fate = self._fate_of_parameter(function.__code__, parameters[0], depth) if parameters else "kept"
+            fate = self._fate_of_parameter(function.__code__, parameters[0], depth, held_by) if parameters else "kept"
         elif function is not None and not _is_module_of_torch(function):
             return "kept"
         elif self._values.is_born_at(call) and makes_new(name, call, is_method=False):
             # The module has a local name, as in ``xp = numpy``.
             return "gone"
         else:
-            fate = self._fate_inside(call, argument, depth)
-        return "part" if fate == "returned" else fate
+            fate = self._fate_inside(call, argument, depth, held_by)
+        return "part" if fate == "returned" else "part in another" if fate == "returned in another" else fate
 
     def _step_in_ufunc(self, call: ast.Call, argument: ast.AST, function: object, *, is_statement: bool) -> _Step:
         if not isinstance(function, np.ufunc):
@@ -377,15 +443,14 @@ class Source:
         is_known = self._values.is_born_at(call) or all(self._values.kind_of(each) is not None for each in others)
         return "gone" if is_known else "kept"
 
-    def _fate_inside(self, call: ast.Call, argument: ast.AST, depth: int) -> Fate:
+    def _fate_inside(self, call: ast.Call, argument: ast.AST, depth: int, held_by: _HeldBy) -> Fate:
         """Return what a call does with an argument, by the functions recorded inside it."""
-        if not self._is_always_the_same(call.func):
-            # Several functions may be called there. Those that make no memory are not recorded.
-            return "kept"
+        is_same = self._is_always_the_same(call.func)
         fates: set[Fate] = set()
         for marks in self._inside(call):
             code, is_module = _function_called(marks)
-            if code is None:
+            if code is None or not (is_same or is_module):
+                # Several functions may be called there. Those that make no memory are not recorded.
                 return "kept"
             if role_of(code) is not Role.USER:
                 fates.add("gone")
@@ -397,7 +462,9 @@ class Source:
             parameters = _parameters(code, call, argument, is_bound=is_bound)
             if not parameters:
                 return "kept"
-            fates.update(self._fate_of_parameter(code, each, depth) for each in parameters[: 1 if is_module else None])
+            fates.update(
+                self._fate_of_parameter(code, each, depth, held_by) for each in parameters[: 1 if is_module else None]
+            )
         return _worst(fates)
 
     def _inside(self, call: ast.Call) -> list[tuple[Mark, ...]]:
@@ -408,17 +475,32 @@ class Source:
         """Return whether a call runs some code each time, although its name may be bound anew."""
         return self._is_always_the_same(call.func) and all(marks[-1][0] is code for marks in self._inside(call))
 
-    def _is_always_the_same(self, expression: ast.expr) -> bool:
-        """Return whether a name that is called stands for the same object each time."""
-        while isinstance(expression, ast.Attribute):
-            expression = expression.value
-        if not isinstance(expression, ast.Name) or self.file is None or self._function is None:
+    def _is_always_the_same(self, expression: ast.expr, *, is_called: bool = True) -> bool:
+        """Return whether a name that is called stands for the same object each time.
+
+        A method of an argument counts as the same: objects of several classes are rarely given.
+        """
+        if self.file is None or self._function is None:
+            return False
+        if isinstance(expression, ast.Attribute):
+            is_stored = self.file.has_attribute_stored(expression.attr)
+            return not is_stored and self._is_always_the_same(expression.value, is_called=False)
+        if not isinstance(expression, ast.Name):
             return False
         name = expression.id
         stores = [each for each in self.file.names(name, self._function) if isinstance(each.ctx, ast.Store)]
-        if not all(isinstance(self.file.parents.get(each), ast.Assign) for each in stores) or len(stores) > 1:
+        if name in self.code.co_varnames[: argument_count(self.code)]:
+            return not is_called and not stores
+        if not stores:
+            return not self.file.is_bound_anew(name)
+        parent = self.file.parents.get(stores[0])
+        if len(stores) > 1 or not isinstance(parent, ast.Assign) or parent.targets != stores:
             return False
-        return bool(stores) or not self.file.is_bound_anew(name)
+        # Another name of what is always the same, or an object that is made there.
+        value = parent.value
+        if isinstance(value, ast.Call):
+            return not is_called or self._values.meant_by(value.func) is partial
+        return self._is_always_the_same(value)
 
     def _is_in_kept_exception(self, call: ast.Call, depth: int) -> bool:
         """Return whether an exception from a call may be kept: its traceback holds frames."""
@@ -427,6 +509,10 @@ class Source:
         for node in self.file.up(call):
             if node is self._function:
                 break
+            if isinstance(node, (ast.With, ast.AsyncWith)) and inside in node.body:
+                names = {name_of(each.context_expr) for each in node.items if isinstance(each.context_expr, ast.Call)}
+                if names & _KEEP_EXCEPTIONS:
+                    return True
             handlers = node.handlers if isinstance(node, (ast.Try, ast.TryStar)) and inside in node.body else []
             if any(self._keeps_exception(each, depth) for each in handlers):
                 return True
@@ -435,7 +521,11 @@ class Source:
 
     def _keeps_exception(self, handler: ast.ExceptHandler, depth: int) -> bool:
         """Return whether a handler hands its exception on, other than by ``raise``."""
-        if handler.name is None or self.file is None:
+        if self.file is None:
+            return False
+        if any({getattr(each, "attr", ""), getattr(each, "id", "")} & _HANDLED for each in ast.walk(handler)):
+            return True
+        if handler.name is None:
             return False
         loads = [each for each in self.file.names(handler.name, handler) if isinstance(each.ctx, ast.Load)]
         return any(
@@ -443,8 +533,15 @@ class Source:
             for each in loads
         )
 
-    def _fate_of_parameter(self, code: CodeType, name: str, depth: int) -> Fate:
+    def _fate_of_parameter(self, code: CodeType, name: str, depth: int, held_by: _HeldBy) -> Fate:
         """Return what a function in Python does with the value of a parameter."""
+        key = id(code), name, depth, held_by
+        fate = self._sources.fates.get(key)
+        if fate is None:
+            self._sources.fates[key] = fate = self._followed(code, name, depth, held_by)
+        return fate
+
+    def _followed(self, code: CodeType, name: str, depth: int, held_by: _HeldBy) -> Fate:
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             return "kept"
         inner = self._sources.of(code)
@@ -455,14 +552,15 @@ class Source:
             # The traceback holds the frame, and that the parameter.
             return "kept"
         loads = inner.file.names(name, inner._function)
-        return _worst({inner.fate_of(each, depth + 1) for each in loads if isinstance(each.ctx, ast.Load)} or {"gone"})
+        used = [each for each in loads if isinstance(each.ctx, ast.Load)]
+        return _worst({inner.fate_of(each, depth + 1, held_by) for each in used} or {"gone"})
 
     # ------------------------------------------------------------------ where a change can be made
 
     def is_variable_of_its_own(self, name: str) -> bool:
         """Return whether only this code can read a variable, and only by its name."""
         file, function = self.file, self._function
-        if file is None or function is None or file.reads_by_text(function):
+        if file is None or function is None or file.reads_by_text(function) or file.is_named_in_text(name):
             return False
         if function is file.tree and globals_of_file(self.code.co_filename).get("__name__") != "__main__":
             # Other modules may read a global variable of an imported module.
@@ -678,6 +776,12 @@ def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
     return False
 
 
+def _last_line(repeated: ast.AST) -> int:
+    """Return the last line of what a loop or a comprehension repeats."""
+    body = repeated.body[-1] if isinstance(repeated, _LOOPS) else cast("ast.expr", repeated)
+    return body.end_lineno or body.lineno
+
+
 def _covers(statement: ast.stmt | None, line: int) -> bool:
     return statement is not None and statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
@@ -713,9 +817,11 @@ def _function_called(marks: tuple[Mark, ...]) -> tuple[CodeType | None, bool]:
 
 def _worst(fates: set[Fate]) -> Fate:
     """Return the one fate that covers several: without any, a value counts as kept."""
-    if not fates or "kept" in fates or {"changed", "returned"} <= fates:
+    is_returned = not fates.isdisjoint({"returned", "returned in another"})
+    if not fates or "kept" in fates or ("changed" in fates and is_returned):
         return "kept"
-    return "returned" if "returned" in fates else "changed" if "changed" in fates else "gone"
+    order: tuple[Fate, ...] = ("returned in another", "returned", "changed")
+    return next((each for each in order if each in fates), "gone")
 
 
 def _fits(kind: ValueKind | None, other: ValueKind) -> bool:
@@ -733,4 +839,5 @@ def _count(name: str, node: ast.AST) -> int:
 
 
 def _is_module_of_torch(thing: object) -> bool:
-    return any(cls.__module__ == "torch.nn.modules.module" for cls in type(thing).__mro__)
+    cls = thing.type if isinstance(thing, Instance) else type(thing)
+    return any(each.__module__ == "torch.nn.modules.module" for each in cls.__mro__)

@@ -20,12 +20,14 @@ from .files import File, Position, position
 from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_library_function, is_number_type, makes_new
 from .recording import globals_of_file
 
-__all__ = ["NUMBER", "ValueKind", "Values", "argument_count", "name_of"]
+__all__ = ["NUMBER", "Instance", "ValueKind", "Values", "argument_count", "name_of"]
 
 _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
 """The modules that these names are taken for where the globals of the file do not have them."""
 
 
+_WITHOUT_CODE_OF_THE_PROGRAM: Final = ("builtins", "numpy", "torch")
+"""Packages of the types at whose instances an attribute is read: no code of the program runs."""
 Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
 """The numbers of a value: exact ones of Python's, floating-point or complex ones, or either."""
 
@@ -45,10 +47,30 @@ class ValueKind(NamedTuple):
     ndim: int | None
 
 
+class Instance(NamedTuple):
+    """Stands for an object whose attributes may be code of the program's: they are not read.
+
+    Attributes
+    ----------
+    type : type
+        The type of the object.
+    """
+
+    type: type
+
+
 NUMBER: Final = ValueKind("python", 0)
 """An exact number, or another value of Python's that holds nothing, such as a string."""
 UNKNOWN: Final = ValueKind("unknown", None)
 """An array or a tensor of which no more is known."""
+
+
+class _Bound(NamedTuple):
+    """What a variable is bound to at one place: a value, or what is known of that."""
+
+    value: ast.expr | ValueKind | None
+    names: frozenset[str] = frozenset()
+    """The names in the value."""
 
 
 @final
@@ -75,6 +97,8 @@ class Values:
         self.file = file
         self._function = function
         self._is_born = is_born
+        # What is known of the variables, once it has been asked for.
+        self._kinds: dict[str, ValueKind | None] | None = None
         self._offsets: dict[Position, list[int]] = {}
         for number, place in enumerate(code.co_positions()):
             self._offsets.setdefault(place, []).append(2 * number)
@@ -84,7 +108,18 @@ class Values:
         return self._offsets.get(position(node), [])
 
     def meant_by(self, expression: ast.expr) -> object:
-        """Return the object that a dotted name stands for; None where that is not known."""
+        """Return the object that a dotted name stands for; None where that is not known.
+
+        For an object with a type of the program's, or of an unknown package, its `Instance`.
+        """
+        meant = self._object_meant_by(expression)
+        cls = type(meant)
+        package = cls.__module__.partition(".")[0]
+        # Functions that Cython has compiled have types of packages that begin with its name.
+        is_plain = package in _WITHOUT_CODE_OF_THE_PROGRAM or package.startswith("_cython")
+        return meant if is_plain or issubclass(cls, (Instance, ModuleType, type)) else Instance(cls)
+
+    def _object_meant_by(self, expression: ast.expr) -> object:
         if isinstance(expression, ast.Attribute):
             whole = self.meant_by(expression.value)
             if isinstance(whole, np.ufunc):
@@ -108,69 +143,93 @@ class Values:
         """Return whether what is assigned to a target is copied into an array."""
         return isinstance(target, ast.Subscript) and self.kind_of(target.value) is not None
 
-    def kind_of(self, value: ast.expr, pending: frozenset[str] = frozenset()) -> ValueKind | None:
-        """Return what is known of a value; None where it may be a container or another object.
-
-        Parameters
-        ----------
-        value : expr
-            The expression.
-        pending : frozenset of str
-            The variables whose values are being looked at: they are not looked at once more.
-        """
+    def kind_of(self, value: ast.expr) -> ValueKind | None:
+        """Return what is known of a value; None where it may be a container or another object."""
         if isinstance(value, ast.Constant):
             return ValueKind("inexact", 0) if isinstance(value.value, (float, complex)) else NUMBER
         if isinstance(value, ast.UnaryOp):
-            return NUMBER if isinstance(value.op, ast.Not) else self.kind_of(value.operand, pending)
+            return NUMBER if isinstance(value.op, ast.Not) else self.kind_of(value.operand)
         if isinstance(value, ast.BinOp):
-            return self._kind_of_operator(value, pending)
+            return self._kind_of_operator(value)
         if isinstance(value, ast.Compare):
-            parts = [self.kind_of(each, pending) for each in (value.left, *value.comparators)]
+            parts = [self.kind_of(each) for each in (value.left, *value.comparators)]
             return UNKNOWN if None not in parts or self.is_born_at(value) else None
         if isinstance(value, ast.Subscript):
-            whole = self.kind_of(value.value, pending)
+            whole = self.kind_of(value.value)
             is_fact = isinstance(value.value, ast.Attribute) and value.value.attr in FACTS
             return None if whole is None else NUMBER if is_fact else ValueKind(whole.numbers, None)
         if isinstance(value, ast.Call):
-            return self._kind_of_call(value, pending)
+            return self._kind_of_call(value)
         if isinstance(value, ast.Attribute):
             if value.attr in FACTS:
                 return NUMBER
             meant = self.meant_by(value)
             if meant is not None:
                 return _kind_of_object(meant)
-            whole = self.kind_of(value.value, pending) if value.attr in VIEWS else None
+            whole = self.kind_of(value.value) if value.attr in VIEWS else None
             return None if whole is None else ValueKind(whole.numbers, None)
-        return self._kind_of_name(value, pending) if isinstance(value, ast.Name) else None
+        return self._kind_of_name(value) if isinstance(value, ast.Name) else None
 
-    def _kind_of_name(self, value: ast.Name, pending: frozenset[str]) -> ValueKind | None:
-        """Return what is known of a variable: what holds for everything that it is bound to."""
+    def _kind_of_name(self, value: ast.Name) -> ValueKind | None:
         if self.file is None or self._function is None or self.file.is_rebound_by_functions(value.id):
             return None
-        names = self.file.names(value.id, self._function)
-        stores = [each for each in names if not isinstance(each.ctx, ast.Load)]
-        if not stores:
-            is_global = value.id not in (*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars)
-            return _kind_of_object(globals_of_file(self.code.co_filename).get(value.id)) if is_global else None
-        if value.id in self.code.co_varnames[: argument_count(self.code)]:
-            return None
-        kinds: list[ValueKind | None] = []
-        for store in stores:
-            parent = self.file.parents.get(store)
-            if self.file.scope(store) is not self._function:
-                return None
-            if isinstance(parent, (ast.For, ast.comprehension)) and _is_range(parent.iter):
-                kinds.append(NUMBER)
-            elif isinstance(parent, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and parent.value is not None:
-                # While a variable is None no operator is used on it.
-                if not _is_none(parent.value) and not _mentions(parent.value, pending):
-                    kinds.append(self.kind_of(parent.value, pending | {value.id}))
-            elif not isinstance(parent, ast.Delete):
-                return None
-        return _joined(kinds) if kinds else None
+        if self._kinds is None:
+            self._kinds = {}
+            self._find_kinds(self._kinds, _stores_in(self._function))
+        if value.id in self._kinds:
+            return self._kinds[value.id]
+        is_global = value.id not in (*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars)
+        return _kind_of_object(globals_of_file(self.code.co_filename).get(value.id)) if is_global else None
 
-    def _kind_of_operator(self, value: ast.BinOp, pending: frozenset[str]) -> ValueKind | None:
-        kinds = [self.kind_of(value.left, pending), self.kind_of(value.right, pending)]
+    def _find_kinds(self, kinds: dict[str, ValueKind | None], stores: dict[str, list[ast.Name]]) -> None:
+        """Find what is known of the variables: what holds for everything that each is bound to.
+
+        A variable may be bound to what is made of its own value, as in a loop. So this goes on
+        until nothing changes. A value waits while it is made of variables without any kind so far.
+        """
+        bound = {name: [each for node in nodes for each in self._bound_at(node)] for name, nodes in stores.items()}
+        waiting = set(bound)
+        is_changed = True
+        while is_changed:
+            is_changed = False
+            for name, values in bound.items():
+                found = [self._kind_of_bound(each) for each in values if waiting.isdisjoint(each.names)]
+                if name in kinds:
+                    found.append(kinds[name])
+                if found and (name not in kinds or kinds[name] != _joined(found)):
+                    kinds[name] = _joined(found)
+                    waiting.discard(name)
+                    is_changed = True
+            if not is_changed and waiting:
+                kinds.update(dict.fromkeys(waiting))
+                waiting = set()
+                is_changed = True
+
+    def _bound_at(self, node: ast.Name) -> list[_Bound]:
+        """Return what a variable is bound to at a node: nothing where it is deleted or None."""
+        assert self.file is not None
+        parent = self.file.parents.get(node)
+        is_argument = node.id in self.code.co_varnames[: argument_count(self.code)]
+        if is_argument or self.file.scope(node) is not self._function:
+            return [_Bound(None)]
+        if isinstance(parent, (ast.For, ast.comprehension)) and _is_range(parent.iter):
+            return [_Bound(NUMBER)]
+        if isinstance(parent, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and parent.value is not None:
+            # While a variable is None no operator is used on it.
+            return [] if _is_none(parent.value) else [_Bound(parent.value, _names_in(parent.value))]
+        return [] if isinstance(parent, ast.Delete) else [_Bound(None)]
+
+    def _kind_of_bound(self, bound: _Bound) -> ValueKind | None:
+        if not isinstance(bound.value, ast.expr):
+            return bound.value
+        try:
+            return self.kind_of(bound.value)
+        except RecursionError:
+            # A sum of a thousand terms, for example.
+            return None
+
+    def _kind_of_operator(self, value: ast.BinOp) -> ValueKind | None:
+        kinds = [self.kind_of(value.left), self.kind_of(value.right)]
         if None in kinds:
             return UNKNOWN if self.is_born_at(value) else None
         joined = _combined([each for each in kinds if each is not None])
@@ -181,38 +240,36 @@ class Values:
             return ValueKind("inexact", 0)
         return joined
 
-    def _kind_of_call(self, call: ast.Call, pending: frozenset[str]) -> ValueKind | None:
+    def _kind_of_call(self, call: ast.Call) -> ValueKind | None:
         name, function = name_of(call), self.meant_by(call.func)
         if function is not None and getattr(builtins, name, None) is function:
             if name == "abs" and len(call.args) == 1:
-                return self.kind_of(call.args[0], pending)
+                return self.kind_of(call.args[0])
             return (
                 ValueKind("inexact", 0) if name == "float" else NUMBER if name in ("int", "len", "id", "hash") else None
             )
         if isinstance(function, np.ufunc):
-            kinds = [self.kind_of(each, pending) for each in call.args]
+            kinds = [self.kind_of(each) for each in call.args]
             if has_option(call) or len(kinds) > function.nin or (None in kinds and not self.is_born_at(call)):
                 return None
             is_known = name in INEXACT and None not in kinds and not call.keywords
             return _combined([each for each in kinds if each is not None]) if is_known else UNKNOWN
         if is_library_function(function):
-            return (
-                self._kind_of_library_call(call, function, pending) if makes_new(name, call, is_method=False) else None
-            )
+            return self._kind_of_library_call(call, function) if makes_new(name, call, is_method=False) else None
         if function is None and isinstance(call.func, ast.Attribute):
-            return self._kind_of_method(call, call.func, pending)
+            return self._kind_of_method(call, call.func)
         return None
 
-    def _kind_of_library_call(self, call: ast.Call, function: object, pending: frozenset[str]) -> ValueKind | None:
+    def _kind_of_library_call(self, call: ast.Call, function: object) -> ValueKind | None:
         name = str(getattr(function, "__name__", ""))
         if name in INEXACT and not call.keywords:
-            kinds = [self.kind_of(each, pending) for each in call.args]
+            kinds = [self.kind_of(each) for each in call.args]
             return UNKNOWN if None in kinds else _combined([each for each in kinds if each is not None])
-        if self._may_have_objects(name, call, pending):
+        if self._may_have_objects(name, call):
             return None
         is_inexact = name in ("ones", "zeros", "empty", "eye", "identity", "linspace", "rand", "randn")
         if name in ("full", "arange"):
-            kinds = [self.kind_of(each, pending) for each in call.args]
+            kinds = [self.kind_of(each) for each in call.args]
             is_inexact = ValueKind("inexact", 0) in kinds[name == "full" :]
         is_torch = vars(sys.modules.get("torch", builtins)).get(name) is function
         given = list(call.args) if is_torch or name in ("rand", "randn") else call.args[:1]
@@ -221,37 +278,46 @@ class Values:
         if types:
             is_inexact = name in CREATING and all(_is_inexact_type(each) for each in types)
         is_inexact = is_inexact and all(each.arg == "dtype" for each in call.keywords)
-        return ValueKind("inexact", self._ndim_of(name, given, pending)) if is_inexact else UNKNOWN
+        return ValueKind("inexact", self._ndim_of(name, given)) if is_inexact else UNKNOWN
 
-    def _may_have_objects(self, name: str, call: ast.Call, pending: frozenset[str]) -> bool:
+    def _may_have_objects(self, name: str, call: ast.Call) -> bool:
         """Return whether an array that a function makes may be one of objects, a container."""
         types = [each.value for each in call.keywords if each.arg == "dtype"]
-        types += call.args[1:2] if name in ("ones", "zeros", "empty") and not types else []
+        types += call.args[1:2] if name.removesuffix("_like") in ("ones", "zeros", "empty") and not types else []
         types += call.args[2:3] if name == "full" else []
         if name in CREATING and types:
             # PyTorch has the second number of a shape there.
-            return not all(is_number_type(each) or self.kind_of(each, pending) == NUMBER for each in types)
+            return not all(self._is_number_type(each) for each in types)
+        if name.endswith("_like"):
+            is_known = all(self._is_number_type(each) for each in types)
+            return not (is_known if types else call.args and self.kind_of(call.args[0]) is not None)
         content = {"array": call.args[:1], "full": call.args[1:2]}.get(name, []) if not types else []
-        return any(not self._has_numbers(each, pending) for each in content)
+        return any(not self._has_numbers(each) for each in content)
 
-    def _has_numbers(self, value: ast.expr, pending: frozenset[str]) -> bool:
+    def _is_number_type(self, value: ast.expr) -> bool:
+        """Return whether a value is a ``dtype`` of numbers, perhaps that of another array."""
+        if isinstance(value, ast.Attribute) and value.attr == "dtype":
+            return self.kind_of(value.value) is not None
+        return is_number_type(value) or self.kind_of(value) == NUMBER
+
+    def _has_numbers(self, value: ast.expr) -> bool:
         """Return whether a value, or a list that is written out, has numbers and arrays only."""
         if isinstance(value, (ast.List, ast.Tuple)):
-            return all(self._has_numbers(each, pending) for each in value.elts)
-        return not _is_none(value) and self.kind_of(value, pending) is not None
+            return all(self._has_numbers(each) for each in value.elts)
+        return not _is_none(value) and self.kind_of(value) is not None
 
-    def _ndim_of(self, name: str, shape: list[ast.expr], pending: frozenset[str]) -> int | None:
+    def _ndim_of(self, name: str, shape: list[ast.expr]) -> int | None:
         if name in ("linspace", "arange"):
             return 1
         if name in ("eye", "identity"):
             return 2
         if len(shape) == 1 and isinstance(shape[0], (ast.Tuple, ast.List)):
             shape = shape[0].elts
-        kinds = [self.kind_of(each, pending) for each in shape]
+        kinds = [self.kind_of(each) for each in shape]
         return len(kinds) if all(each == NUMBER for each in kinds) else None
 
-    def _kind_of_method(self, call: ast.Call, method: ast.Attribute, pending: frozenset[str]) -> ValueKind | None:
-        whole = self.kind_of(method.value, pending)
+    def _kind_of_method(self, call: ast.Call, method: ast.Attribute) -> ValueKind | None:
+        whole = self.kind_of(method.value)
         if whole is None:
             return None
         if method.attr == "astype" and len(call.args) == 1 and _is_inexact_type(call.args[0]):
@@ -263,7 +329,7 @@ class Values:
         if makes_new(method.attr, call, is_method=True):
             return UNKNOWN
         # Not where an argument is of unknown kind: ``x.view(Sub)`` has the operators of a class.
-        is_array = method.attr in VIEWS and None not in [self.kind_of(each, pending) for each in call.args]
+        is_array = method.attr in VIEWS and None not in [self.kind_of(each) for each in call.args]
         return ValueKind(whole.numbers, None) if is_array and method.attr not in ("astype", "to") else None
 
 
@@ -275,11 +341,12 @@ def argument_count(code: CodeType) -> int:
 
 def _kind_of_object(thing: object) -> ValueKind | None:
     """Return what is known of the value of a global variable."""
-    if isinstance(thing, (float, complex)):
+    # By the type: `isinstance` asks the object for its class too, which a proxy may not have.
+    if issubclass(type(thing), (float, complex)):
         return ValueKind("inexact", 0)
     if type(thing) in (int, bool, str):
         return NUMBER
-    if type(thing) is np.ndarray:
+    if type(thing) is np.ndarray and not thing.dtype.hasobject:
         return ValueKind("inexact" if thing.dtype.kind in "fc" else "unknown", thing.ndim)
     tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
     if tensor is not None and type(thing) in (tensor, getattr(sys.modules["torch"].nn, "Parameter", None)):
@@ -322,8 +389,17 @@ def _is_inexact_type(value: ast.expr) -> bool:
     return name in ("float", "float16", "float32", "float64", "half", "single", "double", "complex64", "complex128")
 
 
-def _mentions(value: ast.expr, names: frozenset[str]) -> bool:
-    return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(value))
+def _names_in(value: ast.expr) -> frozenset[str]:
+    return frozenset(each.id for each in ast.walk(value) if isinstance(each, ast.Name))
+
+
+def _stores_in(function: ast.AST) -> dict[str, list[ast.Name]]:
+    """Return for each variable of a function the nodes that bind or delete it."""
+    found: dict[str, list[ast.Name]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.setdefault(node.id, []).append(node)
+    return found
 
 
 def name_of(call: ast.Call) -> str:

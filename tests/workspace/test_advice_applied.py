@@ -83,6 +83,24 @@ KEPT = {
     ),
     "an exception": "try:\n        fail(x)\n    except ValueError as error:\n        kept.append(error)",
     "an exception of a helper": "v = tried(x)",
+    "a method of a dict": "v = {'x': x}.copy()",
+    "a helper of a list": "v = twice([x])",
+    "a helper that joins lists": "v = combine([], [x])",
+    "a helper that returns a list": "v = wrapped(x).copy()",
+    "an array of dicts": "v = np.array([{'x': x}])",
+    "functions of a list": "for k in range(2):\n        f = [scaled_by_two, kept.append][k]\n        v = f(x)",
+    "functions as arguments": "for f in (scaled_by_two, kept.append):\n        v = called(f, x)",
+    "functions of an attribute": ("for node.act in (scaled_by_two, kept.append):\n        v = node.act(x)"),
+    "an exception of NumPy": (
+        "try:\n        np.linalg.inv(x)\n    except np.linalg.LinAlgError as error:\n        kept.append(error)"
+    ),
+    "the exception that is handled": (
+        "try:\n        fail(x)\n    except ValueError:\n        kept.append(sys.exc_info())"
+    ),
+    "an exception that a context keeps": "with pytest.raises(ValueError) as v:\n        fail(x)",
+    "a place in an array like one of objects": "v = np.empty_like(objects)\n    v[0] = x",
+    "a place in an array with another's type": "v = np.empty(1, dtype=objects.dtype)\n    v[0] = x",
+    "a place in an array of objects of the module": "objects[0] = x",
     "the message of an assertion": (
         "try:\n        assert x[0] > 1, x\n    except AssertionError as error:\n        kept.append(error)"
     ),
@@ -117,6 +135,16 @@ FREE = {
     "an exception that is told": "try:\n        fail(x)\n    except ValueError as error:\n        v = str(error)",
     "a helper that raises another": "v = tried_by_raising(x)",
     "an assertion": "assert x[0] == 1.0, 'a text'",
+    "a list of a helper": "v = stacked([x, x])",
+    "a method of an argument": "v = by_store(store, x)",
+    "an array of another's type": "v = np.zeros_like(x)\n    v[:] = x",
+    "a statement in a loop with a try statement": (
+        "for _ in range(2):\n        try:\n            v = float(x.sum())\n        except ValueError:\n"
+        "            continue\n        v += 1"
+    ),
+    "a statement in a loop with a context": (
+        "for _ in range(2):\n        with np.errstate(all='ignore'):\n            v = float(x.sum())"
+    ),
     "a statement in an if": "if N:\n        v = x * 2",
     "a statement in a loop": "for _ in range(3):\n        v = x * 2",
     "a statement in a loop of several lines": "for _ in range(2):\n        v = float(x.sum())\n        v += 1",
@@ -126,6 +154,7 @@ import copy
 import functools
 import sys
 import numpy as np
+import pytest
 
 this = sys.modules[__name__]
 table = np.ones(3)
@@ -235,6 +264,40 @@ def tried_by_raising(value):
     except ValueError as error:
         raise RuntimeError("no sum") from error
 
+def twice(values):
+    return values * 2
+
+def combine(first, second):
+    return first + second
+
+def wrapped(value):
+    return [value]
+
+def stacked(values):
+    return np.stack(values)
+
+def called(function, value):
+    return function(value)
+
+def by_store(a_store, value):
+    return a_store.scale(value)
+
+def through(loaded, k):
+    return loaded(k)
+
+def computed(text):
+    return eval(text, globals(), sys._getframe(1).f_locals)
+
+class Loader:
+    def __init__(self):
+        self.load = functools.lru_cache(maxsize=None)(self.load)
+
+    def load(self, k):
+        return np.ones(N) * (k + 1)
+
+loader = Loader()
+objects = np.empty(1, object)
+
 def loaded(k):
     return np.ones(N) * (k + 1)
 
@@ -242,6 +305,7 @@ def made_once(n):
     return np.ones(n)
 
 made_once = functools.lru_cache(made_once)
+loaded_once = functools.lru_cache(loaded)
 
 def joined(k):
     half = np.ones(N // 2)
@@ -352,6 +416,11 @@ NOT_TO_BE_DELETED = {
     "kept by a cache under the name of its function": (
         "def made(n):\n        return np.ones(n)\n\n    made = functools.lru_cache(made)\n    x = made(N)\n"
         "    s = float(x.sum())"
+    ),
+    "kept by a cache in an attribute": "x = loader.load(1)\n    s = float(x.sum())",
+    "kept by a cache that is an argument": "x = through(loaded_once, 1)\n    s = float(x.sum())",
+    "read by a text": (
+        "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed('x * 2')[0])"
     ),
     "of a generator": "s = sum(generated(N))",
     "of a function that calls itself": "s = below(2)",
@@ -591,6 +660,34 @@ def step():
 """
     peak = peak_of(tmp_path / "program.py", HELPERS + program)
     assert [name for name, *_ in deletions(peak) if name == "table"] == []
+
+
+def test_a_function_whose_variables_are_made_of_one_another_has_advice(tmp_path: Path) -> None:
+    lines = ["x0 = np.ones(N)", "x1 = x0 * 2", *(f"x{n} = x{n - 1} + x{n - 2} * 2" for n in range(2, 60))]
+    program = "\n    ".join(["\ndef step():", *lines, "return float(x59.sum())\n"])
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    assert {name for name, *_ in deletions(peak)} >= {"x1", "x20"}
+
+
+def test_a_value_is_followed_into_a_function_that_calls_itself_in_many_places(tmp_path: Path) -> None:
+    calls = " + ".join(["walk(value, depth - 1)"] * 12)
+    program = f"""
+def walk(value, depth):
+    if depth <= 0:
+        return float((value * 2).sum())
+    return {calls}
+
+def step():
+    x = np.ones(N)
+    v = walk(x, 1)
+    a = np.ones(N)
+    b = a + 1.0
+    c = b * 2.0
+    return v + float(c.sum())
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    assert peak.nbytes >= 4 * 8 * N
+    assert [name for name, *_ in deletions(peak) if name == "a"] == ["a"]
 
 
 def test_nothing_is_said_of_code_without_source() -> None:
