@@ -13,6 +13,9 @@ class BuildExtensions(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Build one extension."""
+        if self.compiler.compiler_type == "msvc":
+            # Those of pyproject.toml are for GCC and Clang.
+            ext.extra_compile_args = ["/std:c11", "/O2"]
         try:
             super().build_extension(ext)
         except (CCompilerError, ExecError, PlatformError) as error:

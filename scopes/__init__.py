@@ -38,7 +38,8 @@ def load_extension(name: str) -> Any:
     """
     if not _is_main_interpreter():
         raise ImportError("disposescope works in the main interpreter only, and this is a subinterpreter", name=name)
-    if "t" in sys.abiflags:
+    # Windows has no ``sys.abiflags`` before Python 3.14.
+    if "free-threading" in sys.version:
         raise ImportError(
             "disposescope does not support free-threaded builds of Python: "
             "its compiled parts rely on the global interpreter lock",

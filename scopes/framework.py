@@ -16,9 +16,15 @@ from functools import partial
 from operator import itemgetter
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast, final
-from warnings import warn
 
-from .base.process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
+from .base.process import (
+    PATCHES,
+    await_module,
+    hold_across_forks,
+    install_at_import_while,
+    install_imported,
+    warn_without_raising,
+)
 from .base.sites import Mark, Role, add_library, add_role_of_code
 from .context import HOOKS, innermost_scope
 from .kinds import KINDS, Finder, Kind, add_kind, find_births_with, set_current_index
@@ -759,11 +765,14 @@ def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
     """
 
     def install() -> None:
-        framework = load()
-        if framework is not None:
-            _install(framework)
+        try:
+            framework = load()
+            if framework is not None:
+                _install(framework)
+        except Exception as error:
+            _warn_of(module, f"its framework could not be installed: {type(error).__name__}: {error}")
 
-    await_module(module, partial(_install_or_say, module, install))
+    await_module(module, install)
 
 
 def _install_or_say(module: str, install: Callable[[], None]) -> None:
@@ -799,13 +808,16 @@ def _load(entry_point: EntryPoint) -> None:
         _install(framework)
     except Exception as error:
         # Only a warning: the failure is that of another package, and the program cannot help it.
-        warn(
-            f"scopes do not own what {entry_point.name} makes: the entry point of {_GROUP} for it, "
-            f"{entry_point.value}, failed with {type(error).__name__}: {error}",
-            RuntimeWarning,
-            stacklevel=2,
+        _warn_of(
+            entry_point.name,
+            f"the entry point of {_GROUP} for it, {entry_point.value}, failed with {type(error).__name__}: {error}",
         )
-        PATCHES.note_unwatched(f"{entry_point.name}: what it makes")
+
+
+def _warn_of(module: str, why: str) -> None:
+    """Warn, and note for reports, that scopes do not own what a library makes."""
+    warn_without_raising(f"scopes do not own what {module} makes: {why}")
+    PATCHES.note_unwatched(f"{module}: what it makes")
 
 
 # The module sys is always imported, so that this runs when the first scope is entered, and not when

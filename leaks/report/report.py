@@ -224,11 +224,11 @@ def _version_of(module: str) -> str | None:
 
 
 def _peak_rss_nbytes() -> int:
-    try:
-        import resource
-    except ImportError:
-        # Windows has no module `resource`.
+    if sys.platform == "win32":
+        # It has no module `resource`.
         return 0
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The value is in kilobytes, but on macOS in bytes:
     # https://man7.org/linux/man-pages/man2/getrusage.2.html

@@ -699,17 +699,21 @@ def ask(pid: int, timeout_s: float) -> Report:
 
 
 def _folder_of(pid: int) -> Path | None:
+    if sys.platform == "win32":
+        # A process cannot be asked there.
+        return None
+    users = os.getuid(), _user_of(pid, os.getuid())
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.stat()
             # Ignore a folder that another user made.
-            if status.st_uid in (os.getuid(), _user_of(pid)) and (folder / f"watched-{pid}").exists():
+            if status.st_uid in users and (folder / f"watched-{pid}").exists():
                 return folder
     return None
 
 
-def _user_of(pid: int) -> int:
+def _user_of(pid: int, unknown: int) -> int:
     try:
         return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
-        return os.getuid()
+        return unknown

@@ -35,6 +35,9 @@ _ENDED: Final = Patch(
 )
 PATCHES.declare(_ASKED, _ENDED)
 
+# Windows has no such signal.
+_SIGNAL: Final[Any] = getattr(signal, "SIGUSR1", None)
+
 
 @final
 class SignalAnswer:
@@ -65,7 +68,7 @@ class SignalAnswer:
 
     def install(self) -> None:
         """Install the handler of the signal."""
-        if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
+        if _SIGNAL is not None and threading.current_thread() is threading.main_thread():
             self._is_installed = PATCHES.change(_ASKED, self._begin, self._end)
 
     def remove(self) -> None:
@@ -75,12 +78,12 @@ class SignalAnswer:
             PATCHES.restore(_ASKED)
 
     def _begin(self) -> None:
-        self._before = signal.signal(signal.SIGUSR1, self._answer)
+        self._before = signal.signal(_SIGNAL, self._answer)
 
     def _end(self) -> None:
-        if _is_method(handler_of(signal.SIGUSR1), self._answer):
+        if _is_method(handler_of(_SIGNAL), self._answer):
             # None stands for a handler that was not installed from Python.
-            signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
+            signal.signal(_SIGNAL, signal.SIG_DFL if self._before is None else self._before)
 
     def _answer(self, number: int, frame: FrameType | None) -> None:
         # Do not use threading.Thread: starting one takes a lock that the interrupted code may hold.

@@ -43,6 +43,7 @@ __all__ = [
     "return_pages",
     "trim",
     "version_of",
+    "warn_without_raising",
     "when_imported",
 ]
 
@@ -175,6 +176,17 @@ class _Change:
         return self._is_installed
 
 
+def warn_without_raising(text: str) -> None:
+    """Warn of what scopes or detectors do not see; print that where warnings are errors.
+
+    Entering a scope, or importing a library, must not fail because of it.
+    """
+    try:
+        warn(text, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning as warning:
+        print(f"RuntimeWarning: {warning}", file=sys.stderr)
+
+
 @final
 class Patches:
     """The table of patches. The one instance is `PATCHES`.
@@ -279,15 +291,10 @@ class Patches:
 
     def _warn(self, patch: Patch, found: str) -> None:
         if patch.warns:
-            try:
-                warn(
-                    f"{patch.library} {version_of(patch.library)} is not known to disposescope "
-                    f"(tested: {patch.tested}): {found}; {patch.otherwise}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            except RuntimeWarning as warning:
-                print(f"RuntimeWarning: {warning}", file=sys.stderr)
+            warn_without_raising(
+                f"{patch.library} {version_of(patch.library)} is not known to disposescope "
+                f"(tested: {patch.tested}): {found}; {patch.otherwise}"
+            )
 
     def restore(self, patch: Patch) -> None:
         """Undo all changes of a patch, the last first.

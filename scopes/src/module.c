@@ -174,7 +174,7 @@ static int fill(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, MAIN_INTERPRETER_ONLY {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, MAIN_INTERPRETER_ONLY {0, NULL}};
 
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "compiled", .m_methods = functions, .m_slots = slots};
 

@@ -236,7 +236,7 @@ static int fill_module(PyObject *module)
 }
 
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, fill_module},
+    {Py_mod_exec, (void *)fill_module},
     MAIN_INTERPRETER_ONLY
 #ifdef Py_mod_gil
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from warnings import warn
 
-from ...scopes.base.process import PATCHES, version_of
+from ...scopes.base.process import PATCHES, version_of, warn_without_raising
 from ...scopes.framework import Framework, register_lazily
 
 __all__ = [
@@ -20,7 +19,7 @@ def load() -> Framework | None:
         from .framework import JaxFramework
     except (ImportError, AttributeError) as error:
         # The private functions that are used here change from version to version.
-        warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
+        warn_without_raising(f"scopes do not own arrays of this version of JAX: {error}")
         PATCHES.note_unwatched(f"jax {version_of('jax')}: arrays of JAX")
         return None
     return JaxFramework()

@@ -40,7 +40,7 @@ except ImportError as error:
 def test_a_free_threaded_build_of_python_is_refused():
     told = run("""
 import sys
-sys.abiflags = "t"
+sys.version = "3.14.0 free-threading build (main)"
 try:
     import disposescope
 except ImportError as error:

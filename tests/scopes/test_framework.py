@@ -415,6 +415,53 @@ def test_an_adapter_that_fails_is_named_in_a_warning_and_the_program_goes_on(tmp
     )
 
 
+def test_where_warnings_are_errors_an_adapter_that_fails_is_named_all_the_same(tmp_path):
+    installed(tmp_path, "cards_adapter:Broken")
+    ended = run(
+        tmp_path,
+        """
+        import warnings
+        warnings.simplefilter("error")
+        import cards, disposescope as ds
+        with ds.dispose_scope():
+            print(cards.Array(3).count)
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
+    assert "RuntimeWarning: scopes do not own what cards makes: the entry point" in ended.stderr
+
+
+@pytest.mark.parametrize("filters", ["default", "error"])
+def test_a_library_whose_framework_cannot_be_installed_is_named_and_the_program_goes_on(tmp_path, filters):
+    (tmp_path / "cards.py").write_text(LIBRARY)
+    ended = run(
+        tmp_path,
+        f"""
+        import warnings
+        warnings.simplefilter({filters!r})
+        import disposescope as ds
+        from disposescope.scopes.framework import register_lazily
+
+        def load():
+            raise TypeError("another number of arguments")
+
+        register_lazily("cards", load)
+        for _ in range(2):
+            import cards
+            with ds.dispose_scope():
+                print(cards.Array(3).count)
+        with ds.LeakDetector() as detector:
+            print(detector.report().unwatched)
+        """,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "3\n3\n('cards: what it makes',)\n"), ended.stderr
+    [warning] = [line for line in ended.stderr.splitlines() if "RuntimeWarning" in line]
+    assert warning.endswith(
+        "scopes do not own what cards makes: its framework could not be installed: "
+        "TypeError: another number of arguments"
+    )
+
+
 def test_what_is_no_framework_is_refused():
     with pytest.raises(TypeError, match="expected an instance of Framework"):
         register(object())

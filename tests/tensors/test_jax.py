@@ -686,6 +686,21 @@ assert (report.verdict, report.unwatched) == ("undecided", (f"jax {jax.__version
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_an_unknown_version_of_jax_raises_nothing_where_warnings_are_errors() -> None:
+    code = """
+import sys, types, warnings
+import jax
+sys.modules["jax._src.array"] = types.ModuleType("jax._src.array")
+import disposescope as ds
+warnings.simplefilter("error")
+with ds.dispose_scope() as scope:
+    print(len(scope))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert "RuntimeWarning: scopes do not own arrays of this version of JAX: " in done.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_child_opens_scopes_without_asking_jax() -> None:
     array = jnp.ones(3)

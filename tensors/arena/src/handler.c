@@ -7,6 +7,7 @@
 #include "../../../scopes/src/shared/birth_log.h"
 #include "../../../scopes/src/shared/collector.h"
 #include "accounts.h"
+#include "compiler.h"
 #include "functions.h"
 #include "passes.h"
 
@@ -274,7 +275,7 @@ static inline bool is_attached(void)
  * `resized` says that the block replaces another one that is reallocated. */
 static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct block **block, bool *dirty)
 {
-    if (__builtin_expect(!pass_is_open((struct pass_head *)pass), 1)) {
+    if (!UNLIKELY(pass_is_open((struct pass_head *)pass))) {
         return pool_take(nbytes, block, dirty);
     }
     struct tracked *planned;
@@ -297,7 +298,7 @@ static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct 
 /* Give back the memory of a block whose account has been dropped. */
 static inline void give(void *ptr, struct block *block)
 {
-    if (__builtin_expect(block_is(block, TRACKED), 0)) {
+    if (UNLIKELY(block_is(block, TRACKED))) {
         bool is_planned = slab_of(ptr) != NULL;
         pass_block_died(is_planned ? tracked_of(block) : tracked_find(ptr));
         if (is_planned) {
@@ -315,7 +316,7 @@ static void *serve(size_t nbytes, bool zeroed)
     bool dirty;
     nbytes += nbytes == 0;
     struct account *limit = account_refusing(account, nbytes);
-    if (__builtin_expect(limit != NULL, 0)) {
+    if (UNLIKELY(limit != NULL)) {
         account_refuse(limit, nbytes);
         pool_empty();
         return NULL;
@@ -350,7 +351,7 @@ enum request { MALLOC, CALLOC, REALLOC, FREE };
 
 /* Serve a request of a thread without the GIL: acquires the GIL for it. NULL after the interpreter
  * has ended. */
-static __attribute__((noinline, cold)) void *serve_unattached(enum request request, void *ptr, size_t nbytes);
+RARELY_CALLED static void *serve_unattached(enum request request, void *ptr, size_t nbytes);
 
 static void *serve_malloc(void *ctx, size_t size)
 {
@@ -362,7 +363,7 @@ static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
 {
     (void)ctx;
     size_t nbytes;
-    if (__builtin_mul_overflow(nelem, elsize, &nbytes)) {
+    if (product_overflows(nelem, elsize, &nbytes)) {
         return NULL;
     }
     return is_attached() ? serve(nbytes, true) : serve_unattached(CALLOC, NULL, nbytes);

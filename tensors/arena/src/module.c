@@ -129,7 +129,7 @@ static int fill(PyObject *module)
 }
 
 static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, fill},
+    {Py_mod_exec, (void *)fill},
     MAIN_INTERPRETER_ONLY {0, NULL},
 };
 

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "compiler.h"
 #include "pool/pool.h"
 
 struct pass;
@@ -86,7 +87,7 @@ struct slab *slab_among_all(const void *address);
 
 static inline struct slab *slab_of(const void *address)
 {
-    return __builtin_expect((uintptr_t)address - slabs_begin < slabs_span, 0) ? slab_among_all(address) : NULL;
+    return UNLIKELY((uintptr_t)address - slabs_begin < slabs_span) ? slab_among_all(address) : NULL;
 }
 
 /* Like `pool_block_at`, `pool_find`, `pool_room` and `pool_resize`, for blocks of the pool and of

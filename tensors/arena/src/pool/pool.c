@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../../../../scopes/src/shared/clock.h"
+#include "../compiler.h"
 #include "pages.h"
 #include "poison.h"
 
@@ -70,7 +71,7 @@ static uint64_t now_ms(void) { return clock_ms() + ahead_ms; }
 
 void pool_advance_clock(uint64_t ms) { ahead_ms += ms; }
 
-static __attribute__((noreturn, cold)) void end_for(const char *what, const void *address)
+RARELY_CALLED static _Noreturn void end_for(const char *what, const void *address)
 {
     fprintf(stderr, "disposescope: %s %p\n", what, address);
     abort();
@@ -82,7 +83,7 @@ static inline uint32_t region_mark(enum region_kind kind) { return 0x64734152u +
 static inline struct region *region_of(void *address)
 {
     struct region *region = (struct region *)((uintptr_t)address & ~(REGION_ALIGNMENT - 1));
-    if (__builtin_expect(region->mark - region_mark(SLAB) > LARGE, 0)) {
+    if (UNLIKELY(region->mark - region_mark(SLAB) > LARGE)) {
         end_for("no block of the arena:", address);
     }
     return region;
@@ -375,17 +376,13 @@ static void guards_check(const void *address, size_t nbytes)
 
 static struct region *with_room[SLAB_CLASSES]; /* by class: slabs in use with free blocks */
 
-/* The rounded-down logarithm to base 2. */
-
-static inline unsigned log2_below(size_t n) { return 63 - (unsigned)__builtin_clzll(n); }
-
 /* The class of a block of 1 to LARGEST_IN_SLAB bytes. */
 static inline size_t slab_class(size_t nbytes)
 {
     if (nbytes <= LARGEST_OF_STEPS) {
         return (nbytes - 1) / 64;
     }
-    unsigned log = log2_below(nbytes - 1);
+    unsigned log = highest_bit(nbytes - 1);
     return 8 + (log - 9) * 4 + (((nbytes - 1) >> (log - 2)) & 3);
 }
 
@@ -433,7 +430,7 @@ static void cut(struct region *slab, size_t class)
 
 /* A slab for a class, from the cache or new, with all of its blocks free. NULL if the system
  * refuses memory. */
-static __attribute__((noinline)) struct region *slab_for(size_t class)
+NEVER_INLINE static struct region *slab_for(size_t class)
 {
     struct region *slab = meters[SLAB].newest;
     if (slab != NULL) {
@@ -542,7 +539,7 @@ _Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < FIRST_PLACES,
 /* The class of a region of `nbytes`, and the bytes of a region of that class. */
 static inline unsigned large_class(size_t nbytes, size_t *rounded)
 {
-    unsigned log = log2_below(nbytes - 1);
+    unsigned log = highest_bit(nbytes - 1);
     size_t steps = (nbytes - 1) >> (log - 3);
     *rounded = (steps + 1) << (log - 3);
     return (log - 17) * 8 + (unsigned)(steps & 7);
