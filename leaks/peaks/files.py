@@ -53,8 +53,8 @@ class File:
         self._attributes_stored: set[str] = set()
         self._reads_by_text: dict[ast.AST, bool] = {}
         self._texts: list[ast.Constant] = []
-        # The names in texts that may be run as code.
-        self._names_in_texts: set[str] | None = None
+        # The texts that may be run as code, by the names in them.
+        self._texts_with: dict[str, list[ast.Constant]] | None = None
         # The code objects that the file compiles to, by first line and name.
         self._codes: dict[tuple[int, str], CodeType] | None = None
         for node in ast.walk(tree):
@@ -127,20 +127,32 @@ class File:
         own += sum(getattr(each, "name", "") == name for each in self.tree.body)
         return own > 1 or self.is_rebound_by_functions(name)
 
-    def is_named_in_text(self, name: str) -> bool:
-        """Return whether a text names a variable in an expression.
+    def is_named_in_text(self, name: str, scope: ast.AST) -> bool:
+        """Return whether a text of a function, or of a variable that it reads, names a variable.
 
         A library may compute it with the variables of its caller: ``numexpr.evaluate("x * 2")`` and
         ``table.query("a > @x")`` do.
         """
-        if self._names_in_texts is None:
-            # Not in a text on a line of its own, which documents.
-            texts = [str(each.value) for each in self._texts if not isinstance(self.parents.get(each), ast.Expr)]
+        if self._texts_with is None:
+            self._texts_with = {}
             with warnings.catch_warnings():
                 # A text need not be code at all.
                 warnings.simplefilter("ignore")
-                self._names_in_texts = {name for each in texts for name in _names_of_code(each)}
-        return name in self._names_in_texts
+                for text in self._texts:
+                    # Not a text on a line of its own, which documents.
+                    is_used = not isinstance(self.parents.get(text), ast.Expr)
+                    for each in _names_of_code(str(text.value)) if is_used else ():
+                        self._texts_with.setdefault(each, []).append(text)
+        return any(self._is_read_by(text, scope) for text in self._texts_with.get(name, ()))
+
+    def _is_read_by(self, text: ast.Constant, scope: ast.AST) -> bool:
+        around = list(self.up(text))
+        if scope in around:
+            return True
+        # The statement of the module that the text is in.
+        statement = around[-2]
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        return any(isinstance(each, ast.Name) and self.names(each.id, scope) for each in targets)
 
     def reads_by_text(self, scope: ast.AST) -> bool:
         """Return whether code may read variables that it does not name."""

@@ -560,7 +560,9 @@ class Source:
     def is_variable_of_its_own(self, name: str) -> bool:
         """Return whether only this code can read a variable, and only by its name."""
         file, function = self.file, self._function
-        if file is None or function is None or file.reads_by_text(function) or file.is_named_in_text(name):
+        if file is None or function is None or file.reads_by_text(function):
+            return False
+        if file.is_named_in_text(name, function):
             return False
         if function is file.tree and globals_of_file(self.code.co_filename).get("__name__") != "__main__":
             # Other modules may read a global variable of an imported module.

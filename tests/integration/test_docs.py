@@ -270,8 +270,10 @@ def messages_in_the_source() -> list[tuple[str, str]]:
         for path in (DOOR / "__init__.py", *(DOOR / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and node.args:
-                    made = node.args[1] if ast.unparse(node.func).endswith("warn") and node.args[1:] else node.func
-                    found.append((ast.unparse(made).rpartition(".")[2], text_of(node.args[0])))
+                    called = ast.unparse(node.func)
+                    made = ast.unparse(node.args[1]) if called.endswith("warn") and node.args[1:] else called
+                    made = "RuntimeWarning" if called.endswith("warn_without_raising") else made
+                    found.append((made.rpartition(".")[2], text_of(node.args[0])))
                 elif isinstance(node, (ast.JoinedStr, ast.Constant)):
                     found.append(("", text_of(node)))
         for path in (DOOR / room).rglob("*.[ch]"):

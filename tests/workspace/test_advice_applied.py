@@ -285,6 +285,8 @@ def by_store(a_store, value):
 def through(loaded, k):
     return loaded(k)
 
+FORMULAS = {"twice": "x * 2"}
+
 def computed(text):
     return eval(text, globals(), sys._getframe(1).f_locals)
 
@@ -421,6 +423,9 @@ NOT_TO_BE_DELETED = {
     "kept by a cache that is an argument": "x = through(loaded_once, 1)\n    s = float(x.sum())",
     "read by a text": (
         "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed('x * 2')[0])"
+    ),
+    "read by a text of the module": (
+        "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed(FORMULAS['twice'])[0])"
     ),
     "of a generator": "s = sum(generated(N))",
     "of a function that calls itself": "s = below(2)",
