@@ -215,7 +215,8 @@ def globals_of_file(file: str) -> dict[str, Any]:
     """Return the globals of the module with a file; empty where no such module is imported."""
     namespace = _namespaces.get(file)
     if namespace is None:
-        for module in list(sys.modules.values()):
+        modules: list[object] = list(sys.modules.values())
+        for module in modules:
             # From the dict: a module may import itself when it is asked for an attribute.
             named = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
             if isinstance(named, str):

@@ -822,8 +822,8 @@ def _worst(fates: set[Fate]) -> Fate:
     is_returned = not fates.isdisjoint({"returned", "returned in another"})
     if not fates or "kept" in fates or ("changed" in fates and is_returned):
         return "kept"
-    order: tuple[Fate, ...] = ("returned in another", "returned", "changed")
-    return next((each for each in order if each in fates), "gone")
+    order: tuple[Fate, ...] = ("returned in another", "returned", "changed", "gone")
+    return next(each for each in order if each in fates)
 
 
 def _fits(kind: ValueKind | None, other: ValueKind) -> bool:

@@ -202,7 +202,7 @@ class Values:
                     is_changed = True
             if not is_changed and waiting:
                 kinds.update(dict.fromkeys(waiting))
-                waiting = set()
+                waiting.clear()
                 is_changed = True
 
     def _bound_at(self, node: ast.Name) -> list[_Bound]:

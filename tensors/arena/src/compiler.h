@@ -39,7 +39,10 @@ static inline bool product_overflows(size_t a, size_t b, size_t *product)
 static inline unsigned highest_bit(uint64_t n) { return 63 - (unsigned)__builtin_clzll(n); }
 
 /* Sets a product; true if it does not fit. */
-static inline bool product_overflows(size_t a, size_t b, size_t *product) { return __builtin_mul_overflow(a, b, product); }
+static inline bool product_overflows(size_t a, size_t b, size_t *product)
+{
+    return __builtin_mul_overflow(a, b, product);
+}
 
 #endif
 #endif
