@@ -142,8 +142,8 @@ class _Course:
         self.served: Any = None
         self.plans = 0
         self.reasons: set[str] = set()
-        # The highest peak of a pass, without what other libraries note.
-        self.most_nbytes = 0
+        # The highest peak of a pass, without and with what other libraries note.
+        self.most_nbytes = {False: 0, True: 0}
 
     @property
     def planned(self) -> list[_Slot]:
@@ -203,6 +203,7 @@ class _Course:
         if noted:
             self.wants_notes = False
             self._has_notes = any(birth.is_noted for birth in recording.births)
+            self.most_nbytes[False] = max(self.most_nbytes[False], recording.peak_without_notes())
         elif self._has_notes:
             self.wants_notes = True
             return
@@ -466,7 +467,7 @@ class Workspace:
 
     A pass is a `dispose_scope` that `run` opens. The first one with a key is recorded: every birth
     of a plain array's memory, its line, bytes and death. From the next pass on, what the plan
-    expects is served from one slab, which is as large as the plan and no larger. The pool of the
+    expects is served from one slab, which is as large as the largest plan needs. The pool of the
     arena serves everything else, and `statistics` counts the reasons. An array is never moved,
     copied or overwritten: bytes of the slab are handed out only while nothing that is alive has
     them.
@@ -772,14 +773,14 @@ class Workspace:
         if self.limit is not None and course.key not in self._refusals:
             # Before another plan is made: births are read with the slots of their own plan.
             self._judge(course, served)
-        noted = is_whole and works and course.wants_notes
-        is_highest = is_whole and served.peak_nbytes > _HIGHER * course.most_nbytes
+        noted, notes = is_whole and works and course.wants_notes, course.notes(self.limit)
+        is_highest = is_whole and served.peak_nbytes > _HIGHER * course.most_nbytes[notes]
         if is_whole and course.found is None:
             self._plan(course, served, noted)
         elif served.misses or escaped_slab or noted or is_highest:
             missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, is_highest=is_highest)
         if is_highest:
-            course.most_nbytes = served.peak_nbytes
+            course.most_nbytes[notes] = served.peak_nbytes
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault

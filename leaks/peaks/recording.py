@@ -194,6 +194,13 @@ class Recording:
         at = int(live.argmax())
         return at, int(live[at])
 
+    def peak_without_notes(self) -> int:
+        """Return the most live bytes at once, without the memory of other libraries."""
+        if not self.births:
+            return 0
+        own = np.array([0 if birth.is_noted else birth.nbytes for birth in self.births], np.int64)
+        return int(self.live_nbytes((self.lower, self.upper, own)).max())
+
     def living_at(self, time: int) -> dict[int, tuple[int, int]]:
         """Return for each group how many of its births live at a time, and their bytes."""
         alive = (self.lower <= time) & (time < self.upper) & (self.sizes > 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import disposescope as ds
@@ -159,8 +160,6 @@ def test_an_exception_in_the_recorded_pass_leaves_the_mode() -> None:
 
 
 def test_numpy_and_torch_are_in_one_recording() -> None:
-    import numpy as np
-
     def work() -> float:
         x = np.ones(N)
         y = torch.ones(N)
@@ -175,8 +174,6 @@ def test_numpy_and_torch_are_in_one_recording() -> None:
 
 
 def test_the_peak_has_the_memory_of_tensors_after_a_new_plan_too() -> None:
-    import numpy as np
-
     def work(n: int) -> float:
         y = torch.ones(N)
         x = np.ones(n)
@@ -188,6 +185,18 @@ def test_the_peak_has_the_memory_of_tensors_after_a_new_plan_too() -> None:
             work(n)
     assert len(workspace.statistics().replans) == 1
     assert workspace.peak().nbytes == pytest.approx(N * 4 + N // 4 * 8, rel=0.01)
+
+
+def test_the_peak_has_the_memory_of_tensors_where_only_that_of_arrays_has_grown() -> None:
+    workspace = ds.Workspace("both")
+    # Less than the tensors have: the sum with them is what has to be found.
+    for count in (1, 1, 2, 2, 3, 3, 4, 4):
+        with workspace.run():
+            tensor = torch.ones(N)
+            arrays = [np.ones(N // 4, "f4") for _ in range(count)]
+            float(tensor.sum()) + float(arrays[0].sum())
+            del tensor, arrays
+    assert workspace.peak().nbytes == pytest.approx(N * 4 + 4 * N, rel=0.01)
 
 
 def test_tensors_without_memory_are_no_births() -> None:
