@@ -6,6 +6,7 @@ The rest is ``leak-report``.
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import sys
 import warnings
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "doctor",
         help="list what is changed in Python, NumPy, PyTorch and JAX, and whether it fits the installed versions",
         description="List what disposescope changes in Python, NumPy, PyTorch and JAX, why, what is checked before, "
-        "and the versions that are found and tested. Ends with status 1 where a check fails.",
+        "and the versions that are found and tested. Ends with status 1 where a check fails or something is not "
+        "watched.",
     )
     planning = commands.add_parser(
         "plan",
@@ -123,7 +125,7 @@ def _seconds(text: str) -> float:
 
 
 def doctor() -> int:
-    """Print the table of patches; return 0 where all guards hold, and otherwise 1."""
+    """Print the table of patches; return 0 if all guards hold and all is watched, otherwise 1."""
     missing = _import_libraries()
     from .leaks.detector.detector import LeakDetector
     from .scopes.base.process import PATCHES, version_of
@@ -149,9 +151,14 @@ def doctor() -> int:
     tested: dict[str, str] = {}
     for row in rows:
         tested.setdefault(row.patch.library, row.patch.tested)
+    # What makes the compiled parts load that nothing above needs.
     import_module(".planner.plan", __package__)
+    import_module(".sequences.rows", __package__)
     ours = import_module(".", __package__).__version__
     print(f"disposescope {ours} (compiled: {', '.join(_compiled_parts())})")
+    system = " ".join(each for each in (platform.system(), platform.machine(), *platform.libc_ver()) if each)
+    cuda = getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None)
+    print(f"{system}, {f'PyTorch is built for CUDA {cuda}' if cuda else 'no PyTorch for CUDA'}")
     for library, versions in tested.items():
         version = missing.get(library) or version_of(library)
         newer = ", newer than what was tested" if _is_newer(version, versions) else ""
@@ -164,14 +171,18 @@ def doctor() -> int:
         for found in row.failures:
             print(f"    found      {found}")
         print(f"    why        {patch.why}\n    guard      {patch.guard}\n    otherwise  {patch.otherwise}")
+        if patch.uses:
+            print(f"    uses       {', '.join(patch.uses)}")
     print()
-    for text in PATCHES.unwatched_since({}):
+    unwatched = PATCHES.unwatched_since({})
+    for text in unwatched:
         print(f"not watched: {text}")
     for row in failed:
         print(f"guard fails: {row.patch.name}: {row.patch.otherwise}")
-    if not failed:
+    fits = not (failed or unwatched)
+    if fits:
         print("all guards hold")
-    return 1 if failed else 0
+    return 0 if fits else 1
 
 
 def _compiled_parts() -> list[str]:

@@ -348,9 +348,10 @@ class _Replay:
     def _next_turns(self, code: CodeType, births: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each birth the time of the next birth that its loop makes in another turn.
 
-        In another turn the function is at an earlier instruction, or at the same one with a call
-        inside that has returned since, or makes the same once more: an array that is there when
-        the one before has died. Memory that one operation makes in several parts dies with it.
+        Another turn has begun when the function is at an earlier instruction than that of the
+        birth, or in another call that begins at the same instruction. It has also begun when the
+        same instruction makes an array that is still there when the one before has died. What one
+        operation makes in several parts dies at one time, and is of one turn.
         """
         paths = [_path_from(code, frames) for frames in self.frames]
         offsets = np.array([path[0] if path else -1 for path in paths], np.int64)[self.groups]

@@ -312,7 +312,8 @@ def _are_of_last_pass(births: Births, name: str, trend: Trend) -> bool:
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
     """Return whether the program put all results of a line together in the end.
 
-    An evaluation does so with its outputs: the list of them was meant to grow.
+    An evaluation does so with its outputs: the list of them was meant to grow. Then a call such as
+    ``np.concatenate`` made about as many bytes, after the last result.
 
     Parameters
     ----------

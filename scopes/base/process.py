@@ -74,6 +74,9 @@ class Patch:
         Whether a `RuntimeWarning` tells of a guard that does not hold. False if only speed is lost.
     unseen : str
         What a detector does not see if the guard does not hold; empty if it sees as much.
+    uses : tuple of str
+        Private names, symbols and layouts of the library that are read or called for it. A name
+        stands for what is in it, too.
     """
 
     library: str
@@ -84,6 +87,7 @@ class Patch:
     otherwise: str
     warns: bool = True
     unseen: str = ""
+    uses: tuple[str, ...] = ()
 
 
 @final

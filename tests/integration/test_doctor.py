@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
@@ -33,8 +34,10 @@ def test_the_table_is_printed_where_no_library_but_numpy_is_installed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("disposescope ")
-    assert lines[0].endswith(" (compiled: leaks.births, planner, scopes, tensors.arena)")
-    assert lines[1].startswith(f"python {sys.version.partition(' ')[0]} (tested: ")
+    assert lines[0].endswith(" (compiled: leaks.births, planner, scopes, sequences, tensors.arena)")
+    assert lines[1].startswith(f"{platform.system()} {platform.machine()}")
+    assert lines[1].endswith(", no PyTorch for CUDA")
+    assert lines[2].startswith(f"python {sys.version.partition(' ')[0]} (tested: ")
     assert "torch not installed (tested: " in done.stdout
     assert "python: gc.callbacks" in lines
     assert "torch: torch.overrides.has_torch_function" in lines
@@ -52,6 +55,17 @@ def test_a_guard_that_does_not_hold_ends_it_with_status_1_and_what_follows() -> 
     assert lines[lines.index(name) + 1] == "    state      GUARD FAILS"
     consequence = "its results are found when a scope is left, or somebody counts"
     assert lines[-1] == f"guard fails: {name.removeprefix('jax: ')}: {consequence}"
+
+
+def test_a_jax_that_scopes_do_not_know_ends_it_with_status_1() -> None:
+    pytest.importorskip("jax", reason="JAX is not installed")
+    done = doctor(
+        "doctor",
+        before="sys.modules['torch'] = None\nimport jax, types\nsys.modules['jax._src.array'] = types.ModuleType('x')",
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "not watched: jax " in done.stdout
+    assert "all guards hold" not in done.stdout
 
 
 @pytest.mark.parametrize(
