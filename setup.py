@@ -1,11 +1,17 @@
-"""Builds the compiled parts, or says what is missing; everything else is in pyproject.toml."""
+"""Builds the compiled parts, or says what is missing, and makes the links of the README absolute.
 
+Everything else is in pyproject.toml.
+"""
+
+import re
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.errors import CCompilerError, CompileError, ExecError, PlatformError
+
+REPOSITORY = "disposescope/disposescope"
 
 
 class BuildExtensions(build_ext):
@@ -41,4 +47,15 @@ class EditableWheel(editable_wheel):
         super().finalize_options()
 
 
-setup(cmdclass={"build_ext": BuildExtensions, "editable_wheel": EditableWheel})
+def long_description() -> str:
+    """Return the README with absolute links: a package index shows it without the other files."""
+    text = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https:|#)", rf"\1https://raw.githubusercontent.com/{REPOSITORY}/main/", text)
+    return re.sub(r"(\[[^\]]*\]\()(?!https:|#)", rf"\1https://github.com/{REPOSITORY}/blob/main/", text)
+
+
+setup(
+    cmdclass={"build_ext": BuildExtensions, "editable_wheel": EditableWheel},
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+)

@@ -93,6 +93,20 @@ def test_the_urls_are_those_of_the_repository(pyproject: dict[str, Any]) -> None
         assert path == "/issues" or (ROOT / path.strip("/")).exists(), url
 
 
+def test_the_links_of_the_description_work_without_the_checkout(distribution: importlib.metadata.Distribution) -> None:
+    text = distribution.metadata.get_payload() or distribution.metadata["Description"]
+    assert isinstance(text, str)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(links) > 20
+    own = re.compile(
+        r"https://(?:github\.com/disposescope/disposescope/blob|raw\.githubusercontent\.com/.*?)/main/([^#]+)"
+    )
+    for link in links:
+        assert link.startswith(("#", "https://")), link
+        path = own.fullmatch(link.partition("#")[0])
+        assert path is None or (ROOT / path[1]).exists(), link
+
+
 def test_numpy_and_psutil_are_the_only_requirements(distribution: importlib.metadata.Distribution) -> None:
     always = [requirement for requirement in distribution.requires or [] if "extra ==" not in requirement]
     assert sorted(always) == ["numpy>=2.0", "psutil"]
