@@ -105,12 +105,12 @@ class _Code:
         if after is None:
             return None
         if self.instructions[after].opname not in _STORES:
-            line = self.lines[after]
-            while after < len(self.instructions) and not source.binds_result_of(offset, self.offsets[after]):
+            line, target = self.lines[after], source.target_of(offset)
+            while self.instructions[after].opname not in _STORES or source.node(self.offsets[after]) is not target:
                 after += 1
-                if after == len(self.instructions) or self.lines[after] not in (line, -1):
+                if target is None or after == len(self.instructions) or self.lines[after] not in (line, -1):
                     return None
-        return (self.instructions[after].argval, after) if self.instructions[after].opname in _STORES else None
+        return self.instructions[after].argval, after
 
     def returns_at(self, offset: int, source: Source) -> bool:
         """Return whether the value made at an offset is returned at once, or after operators."""

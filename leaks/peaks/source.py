@@ -150,10 +150,10 @@ class Source:
             return None
         return self.file.expressions.get(self._positions[number])
 
-    def binds_result_of(self, offset: int, store: int) -> bool:
-        """Return whether `store` binds the value that `offset` makes, perhaps after operators."""
-        statement, target = self._around_operators(offset), self.node(store)
-        return isinstance(statement, ast.Assign) and statement.targets == [target]
+    def target_of(self, offset: int) -> ast.expr | None:
+        """Return what the value that `offset` makes is assigned to, perhaps after operators."""
+        statement = self._around_operators(offset)
+        return statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
 
     def returns_result_of(self, offset: int) -> bool:
         """Return whether the value that `offset` makes is returned, perhaps after operators."""
