@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 import traceback
@@ -21,6 +22,10 @@ from disposescope.leaks.holders.references import hide_types
 from disposescope.leaks.holders.search import Garbage, Search
 from disposescope.scopes.context import CURRENT, HOOKS
 from disposescope.scopes.identity import LIVE, release
+
+# Where tests share the cores, threads of PyTorch beside them take more time than they save.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SEARCH_LIMITS = {"object_limit": 10**8}
 

@@ -99,6 +99,7 @@ for step in range(60):
     assert "60 of 60 that this line made are alive" in done.stderr
 
 
+@pytest.mark.long
 def test_the_readme_prints_what_its_comments_say() -> None:
     pytest.importorskip("torch", reason="the first example is PyTorch's")
     code = "\n".join(code for language, code in FENCED.findall(README) if language == "python")

@@ -309,6 +309,7 @@ def leaves(result):
 BACKENDS = ["eager", "aot_eager"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "backend"),
     [*itertools.product(INSIDE, BACKENDS), (moves_out_with_as, "inductor"), (decorated, "inductor")],
@@ -484,6 +485,7 @@ def test_what_a_tidied_function_computes_is_compiled():
     assert backend.graphs == 1
 
 
+@pytest.mark.long
 def test_the_first_scope_of_a_program_may_be_inside_of_a_compiled_function():
     program = """
 import torch

@@ -94,6 +94,7 @@ def packed_in_a_dict(samples: list[Any]) -> dict[str, Any]:
     return {"text": packed_plainly(samples), "more": [torch.tensor([sample["label"] for sample in samples])]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "context"), CONTEXTS)
 @pytest.mark.parametrize("pin_memory", [False, True])
 @pytest.mark.parametrize(("collate", "each"), [(packed_plainly, 1), (packed_in_a_dict, 2)])

@@ -143,6 +143,7 @@ def test_an_interrupt_anywhere_leaves_no_scope_open_and_no_tensor_alive(program:
         interrupt_everywhere(program, lines=not watched, only_gone=uneven, state=of_thread)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"budget": "10MiB"}], ids=["plain", "strict", "budget"])
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 def test_scopes_that_the_limit_of_recursion_leaves_release_their_tensors(options: dict[str, Any], watched: bool):

@@ -307,6 +307,7 @@ def test_the_registry_of_pytrees_is_no_cache_of_jax_that_a_call_empties(jax: Any
     assert "register a class as a pytree once" in leak.remedy, leak.holders
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_off", [False, True], ids=["the collector is on", "off"])
 def test_cycles_that_tracing_leaves_are_a_leak_where_nobody_collects_them(
     torch: Any, detector: ds.LeakDetector, is_off: bool

@@ -227,6 +227,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @POSIX
 @pytest.mark.parametrize("ending", ["returns", "killed"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -365,6 +366,7 @@ def test_a_run_fails_on_the_kinds_that_are_named(tmp_path: Path) -> None:
     assert (wrong.returncode, "unknown kind of leak 'views'" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_without_a_terminal_lines_show_the_live_view(tmp_path: Path) -> None:
     command = [*COMMANDS, "run", "--live", program(tmp_path, VIEW + "input()\n")]
     with subprocess.Popen(

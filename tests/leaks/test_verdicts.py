@@ -268,6 +268,7 @@ def test_a_cycle_is_reported_with_its_members() -> None:
     gc.collect()
 
 
+@pytest.mark.long
 def test_many_tensors_in_one_cycle_are_not_done_again_and_again() -> None:
     class Trainer:
         def __init__(self) -> None:

@@ -167,18 +167,21 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lines", [True, False], ids=["before each line", "where Python looks for signals"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_interrupt_anywhere_leaves_no_scope_open_and_nothing_alive(program: Callable[[Born], None], lines: bool):
     assert interrupt_everywhere(program, lines=lines, only_gone=program is with_composites) > 25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_interrupt_anywhere_leaves_nothing_while_a_detector_is_open(program: Callable[[Born], None]):
     with ds.LeakDetector():
         interrupt_everywhere(program, lines=False, only_gone=program is with_composites)
 
 
+@pytest.mark.long
 def test_an_error_of_recursion_anywhere_leaves_nothing_either():
     for program in (nested, raising, decorated):
         interrupt_everywhere(program, RecursionError)

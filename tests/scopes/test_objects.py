@@ -53,6 +53,7 @@ def test_the_list_keeps_nothing_once_it_is_dropped() -> None:
         gc.enable()
 
 
+@pytest.mark.long
 def test_tuples_that_other_threads_are_making_stay_theirs() -> None:
     failures: list[BaseException] = []
     stop = threading.Event()

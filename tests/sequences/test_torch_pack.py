@@ -104,6 +104,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])

@@ -152,6 +152,7 @@ def box() -> Iterator[dict[str, Any]]:
     BOX.clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fetch", [jax.device_get, lambda array: array.__array__()], ids=["device_get", "__array__"])
 def test_the_values_of_arrays_that_have_gone_are_reported_where_they_were_fetched(
     fetch: Any, box: dict[str, Any]
@@ -168,6 +169,7 @@ def test_the_values_of_arrays_that_have_gone_are_reported_where_they_were_fetche
     assert leak.holder == f"module {__name__}.BOX['history'][0]"
 
 
+@pytest.mark.long
 def test_values_of_an_array_that_is_there_count_once_however_often_they_are_fetched(box: dict[str, Any]) -> None:
     with LeakDetector() as detector:
         box["array"] = array = step(jnp.ones(100_000))

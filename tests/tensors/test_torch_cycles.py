@@ -97,6 +97,7 @@ def _no_collections() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [

@@ -120,6 +120,7 @@ def assert_same(first, second):
         assert first == second
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build_inside", [False, True], ids=["model outside", "model inside"])
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
 def test_training_in_scopes_is_training_bit_for_bit(name, options, build_inside):
