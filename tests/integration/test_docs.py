@@ -121,6 +121,7 @@ def test_the_readme_shows_the_loop_that_the_report_is_about() -> None:
     assert loop.splitlines()[-1] == example.splitlines()[17]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command for command, _ in COMMANDS])
 def test_pages_show_what_leak_report_prints(command: str, output: str, tmp_path: Path) -> None:
     unknown = ""

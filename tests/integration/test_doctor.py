@@ -83,6 +83,7 @@ def test_other_arguments_are_refused_in_one_line(arguments: tuple[str, ...], mes
     assert line.startswith(f"python -m disposescope: error: {message}")
 
 
+@pytest.mark.long
 def test_a_reader_that_closes_the_pipe_early_is_no_error() -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "disposescope", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -95,6 +96,7 @@ def test_a_reader_that_closes_the_pipe_early_is_no_error() -> None:
     assert command.returncode == 0
 
 
+@pytest.mark.long
 def test_what_is_not_watched_is_said_and_newer_versions_are() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     done = doctor(

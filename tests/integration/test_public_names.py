@@ -59,6 +59,7 @@ print(loaded("disposescope.leaks"))
     assert run_program(LOADED + program) == "[]\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", ["torch", "jax.numpy"])
 def test_scopes_load_nothing_of_the_leak_detector_for_other_frameworks(framework: str) -> None:
     pytest.importorskip(framework, reason=f"{framework} is not installed")
@@ -106,6 +107,7 @@ assert record.site is not None
     assert run_program(LOADED + program) == ""
 
 
+@pytest.mark.long
 def test_a_framework_that_was_taught_before_is_watched_by_the_first_detector() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     assert torch
@@ -128,6 +130,7 @@ assert [record.nbytes for record in detector.take_snapshot()] == [20], detector.
     assert run_program(LOADED + program) == ""
 
 
+@pytest.mark.long
 def test_a_compiled_function_may_be_the_first_to_use_a_name() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     program = """

@@ -115,6 +115,7 @@ print(len(changed))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("library", "states", "number"), [("torch", TORCH, 6), ("jax", JAX, 4)])
 def test_what_functions_change_is_the_very_same_afterwards(library: str, states: str, number: int) -> None:
     pytest.importorskip(library, reason=f"{library} is not installed")

@@ -9,6 +9,9 @@ import textwrap
 
 import pytest
 
+# What is long, all together.
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 
@@ -57,6 +60,7 @@ import disposescope as ds
 # Before the children: each is to be quick.
 import disposescope.leaks.detector
 import torch.func
+
 gc.disable()
 
 ROOM = str(Path(next(iter(ds.__path__)), "tensors", "torch").resolve())

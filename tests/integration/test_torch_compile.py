@@ -17,7 +17,10 @@ import disposescope as ds
 from tests.patched import guard_fails
 from tests.programs import run_program
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ def nothing_is_left() -> Any:
     assert (ds.statistics(process=True).live, shared_files()) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "context"), CONTEXTS)
 @pytest.mark.parametrize("pin_memory", [False, True])
 def test_batches_come_as_torch_packed_sequences_and_go_with_their_scope(
@@ -207,6 +208,7 @@ def test_user_dicts_and_dataclasses_of_torch_tensors_move_as_trees() -> None:
     assert ds.is_disposed(kept[1].text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "context"), CONTEXTS)
 def test_a_wrapped_collate_of_pytorchs_own_leaves_the_batch_alone(workers: int, context: str | None) -> None:
     loader = data.DataLoader(

@@ -118,6 +118,7 @@ def outcomes(folder, context):
     return dict(zip(lines[::2], (line.removeprefix("-> ") for line in lines[1::2]), strict=True))
 
 
+@pytest.mark.long
 def test_every_use_is_refused(tmp_path):
     found = outcomes(tmp_path, "")
 
@@ -148,6 +149,7 @@ def test_nothing_crashes_where_the_dispatch_to_python_is_disabled_too(tmp_path):
     outcomes(tmp_path, "torch._C.DisableTorchFunctionSubclass, torch._C._DisableTorchDispatch")
 
 
+@pytest.mark.long
 def test_resident_memory_comes_back_at_the_end_of_the_scope(tmp_path):
     program = PRELUDE + textwrap.dedent(
         """

@@ -318,6 +318,7 @@ def test_a_line_of_a_notebook_is_called_by_its_cell(monkeypatch: pytest.MonkeyPa
     assert str(Site("/tmp/ipykernel_1/2.py", 1, "<module>")) == "/tmp/ipykernel_1/2.py:1"
 
 
+@pytest.mark.long
 def test_a_closed_detector_that_is_still_named_changes_nothing_for_later_ones() -> None:
     history: list[ds.Tensor] = []
 

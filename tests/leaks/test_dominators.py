@@ -33,6 +33,7 @@ def heaps(draw: st.DrawFn) -> Heap:
     return [*successors, *([none] * storages)], [*([0] * objects), *nbytes]
 
 
+@pytest.mark.long
 @settings(max_examples=1000, deadline=None)
 @given(heaps())
 def test_retained_bytes_equal_what_deleting_the_object_frees(heap: Heap) -> None:

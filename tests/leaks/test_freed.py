@@ -15,6 +15,9 @@ import pytest
 
 import disposescope as ds
 
+# What is long, all together.
+pytestmark = pytest.mark.long
+
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"
 

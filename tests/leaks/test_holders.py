@@ -648,6 +648,7 @@ def test_a_cycle_that_a_variable_leads_to_is_reported_by_the_variable() -> None:
     assert holder_of(make) == f"{HERE}.BOX['node'].batch"
 
 
+@pytest.mark.long
 def test_what_no_search_finds_is_said_so() -> None:
     with LeakDetector() as detector:
         # An iterator on the stack of a running expression: in no variable, in no container, in no
@@ -714,6 +715,7 @@ def test_the_library_never_shows_as_a_holder() -> None:
     assert group.holder == f"{HERE}.BOX['batch']"
 
 
+@pytest.mark.long
 def test_what_cannot_be_weakly_referenced_is_held_by_its_scope() -> None:
     class Handle:
         __slots__ = ()
@@ -792,6 +794,7 @@ def trainer() -> Iterator[Callable[[], Trainer]]:
         atexit.unregister(trainer.close)
 
 
+@pytest.mark.long
 def test_what_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
     def make() -> None:
         trainer()._cache["last"] = [tensor()]
@@ -799,6 +802,7 @@ def test_what_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callab
     assert holder_of(make) == "<Trainer>._cache['last'][0]"
 
 
+@pytest.mark.long
 def test_a_function_that_is_registered_with_atexit_is_found_by_its_name() -> None:
     def register() -> weakref.ref[Any]:
         batch = tensor()
@@ -817,6 +821,7 @@ def test_a_function_that_is_registered_with_atexit_is_found_by_its_name() -> Non
     assert group.holder.endswith(", cell 'batch'")
 
 
+@pytest.mark.long
 @arrays_are_seen
 def test_memory_that_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
     with LeakDetector() as detector:
@@ -825,6 +830,7 @@ def test_memory_that_nothing_leads_to_is_found_at_an_object_by_its_type(trainer:
     assert leak.holder == "<Trainer>._cache['last']['mean']"
 
 
+@pytest.mark.long
 def test_objects_of_the_classes_of_libraries_are_found_where_no_other_leads_there() -> None:
     reference: weakref.ref[argparse.Namespace] | None = None
 
@@ -842,6 +848,7 @@ def test_objects_of_the_classes_of_libraries_are_found_where_no_other_leads_ther
         atexit.unregister(options.__repr__)
 
 
+@pytest.mark.long
 def test_a_graph_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
     torch: Any = pytest.importorskip("torch")
     with LeakDetector() as detector:
@@ -851,6 +858,7 @@ def test_a_graph_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer
     assert any(holder.startswith("<Trainer>._cache['last'].grad_fn") for leak in leaks for holder in leak.holders)
 
 
+@pytest.mark.long
 def test_what_the_program_has_is_named_before_what_a_running_function_of_a_library_has() -> None:
     class Keeper(logging.Handler):
         pass

@@ -25,6 +25,9 @@ from disposescope.leaks.report.report import Report
 from disposescope.leaks.reporters.html_page import packed
 from disposescope.leaks.reporters.json_report import json_of, report_from_json
 
+# What is long, all together.
+pytestmark = pytest.mark.long
+
 PASSES = 20
 
 

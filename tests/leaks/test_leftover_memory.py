@@ -10,7 +10,7 @@ import disposescope as ds
 from disposescope.leaks import Leak, LeakDetector, Report
 from tests.leaks.births import arrays_are_seen
 
-pytestmark = arrays_are_seen
+pytestmark = [arrays_are_seen, pytest.mark.long]
 
 
 class Box:

@@ -138,6 +138,7 @@ raise ValueError("the end of it")
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_what_the_program_prints_to_the_terminal_stays_whole(tmp_path: Path) -> None:
     pytest.importorskip("rich", reason="the table needs rich")

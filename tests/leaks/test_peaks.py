@@ -102,6 +102,7 @@ def test_a_program_without_scopes_is_one_pass(tmp_path: Path) -> None:
     assert sum(life.nbytes for life in peak.lives if life.at_peak) == pytest.approx(peak.nbytes, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 def test_the_peak_of_tensors_is_told(tmp_path: Path) -> None:
     peak, told = run(tmp_path, OF_TORCH, "--peak")
@@ -193,6 +194,7 @@ collect()
 """
 
 
+@pytest.mark.long
 def test_the_verdict_is_the_same_with_and_without_a_peak(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(GROWING)
     for arguments in (("program.py",), ("-c", GROWING)):

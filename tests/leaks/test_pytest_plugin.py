@@ -71,6 +71,7 @@ def test_the_option_watches_every_test(run) -> None:
     run(LEAKY, "--tensor-leaks").assert_outcomes(passed=1, failed=2)
 
 
+@pytest.mark.long
 def test_it_works_in_the_processes_of_xdist(run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     result = run(LEAKY, "-n", "2")
@@ -118,6 +119,7 @@ def test_what_is_allowed_is_no_failure(run) -> None:
     run(marked(*allowed, *refused)).assert_outcomes(passed=4, failed=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
@@ -138,6 +140,7 @@ def test_a_mistyped_marker_is_a_usage_error_before_any_test_runs(run, marker: st
     assert result.parseoutcomes().get("passed") is None
 
 
+@pytest.mark.long
 def test_a_mistyped_marker_fails_its_test_in_a_process_of_xdist(run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     result = run("import pytest\n@pytest.mark.no_tensor_leaks(allow='veiw')\ndef test_marked(): pass\n", "-n", "1")
@@ -223,6 +226,7 @@ def test_leaves_a_cycle():
 """
 
 
+@pytest.mark.long
 def test_the_error_that_a_test_expects_keeps_nothing(run) -> None:
     result = run(RAISES)
     result.assert_outcomes(passed=1, failed=1)
@@ -262,6 +266,7 @@ def test_keeps_and_is_marked(assert_freed):
     result.stdout.no_fnmatch_line("*LeakWarning*")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_the_parts_of_a_model_must_be_gone_also_where_nothing_else_of_this_package_is_used(run) -> None:
     result = run("""\

@@ -295,6 +295,7 @@ def keeps_its_own_exception() -> None:
     assert error.__traceback__ is not None
 
 
+@pytest.mark.long
 def test_a_frame_that_keeps_its_own_exception_lets_it_go_at_the_end_of_the_handler() -> None:
     gc.disable()
     try:

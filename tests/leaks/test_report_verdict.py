@@ -151,6 +151,7 @@ def test_a_line_of_which_arrays_were_released_is_judged() -> None:
     assert reported(cache).verdict == "clean"
 
 
+@pytest.mark.long
 def test_what_nothing_is_found_to_hold_is_undecided_where_it_may_grow() -> None:
     def registered(_detector: LeakDetector) -> None:
         for _ in range(20):

@@ -460,6 +460,7 @@ def test_a_list_counts_by_its_references_without_those_to_numbers(monkeypatch: p
         assert holders.chains_of([entry]) == (f"{HERE}['batch'][0][0][0]",)
 
 
+@pytest.mark.long
 def test_many_cycles_are_all_found() -> None:
     gc.disable()
     entries = []
@@ -473,6 +474,7 @@ def test_many_cycles_are_all_found() -> None:
     gc.enable()
 
 
+@pytest.mark.long
 def test_what_a_search_for_cycles_did_not_come_to_is_unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.disable()
     box = Box()
@@ -572,6 +574,7 @@ def test_modules_that_cython_makes_belong_to_no_program() -> None:
     assert is_of_library("cython_runtime")
 
 
+@pytest.mark.long
 def test_a_class_that_was_dropped_is_in_a_cycle_with_itself() -> None:
     class Weighted:
         values = ds.zeros(5)

@@ -69,6 +69,7 @@ def killed(tmp_path: Path, code: str, *, leaks: int) -> dict[str, Any]:
     return written(tmp_path)
 
 
+@pytest.mark.long
 def test_a_program_that_is_killed_leaves_what_was_known(tmp_path: Path) -> None:
     content = killed(tmp_path, VIEW, leaks=1)
     assert (content["program"]["status"], content["program"]["ended"]) == (None, "unfinished")
@@ -78,6 +79,7 @@ def test_a_program_that_is_killed_leaves_what_was_known(tmp_path: Path) -> None:
     assert "undecided: the program had not ended: this is what was known " in shown.stdout
 
 
+@pytest.mark.long
 @POSIX
 def test_a_killed_program_without_a_finding_is_undecided(tmp_path: Path) -> None:
     killed(tmp_path, "", leaks=0)
@@ -765,6 +767,7 @@ def test_what_grew_is_reported_although_a_function_freed_it_in_the_end(tmp_path:
     )
 
 
+@pytest.mark.long
 def test_what_grew_on_a_thread_is_reported_although_the_main_thread_only_waited_for_it(tmp_path: Path) -> None:
     text = """import threading
 from pathlib import Path

@@ -369,6 +369,7 @@ def cycles_of(size: int, count: int) -> Report:
         gc.collect()
 
 
+@pytest.mark.long
 @arrays_are_seen
 def test_plain_arrays_in_a_cycle_that_nothing_reaches_are_reported_with_the_cycle() -> None:
     leak = one(cycles_of(BIG, 2))
@@ -376,6 +377,7 @@ def test_plain_arrays_in_a_cycle_that_nothing_reaches_are_reported_with_the_cycl
     assert leak.members == (f"{_Node.__qualname__}.me -> {_Node.__qualname__}",)
 
 
+@pytest.mark.long
 @arrays_are_seen
 def test_a_little_in_a_cycle_is_no_leak_of_a_program() -> None:
     report = cycles_of(10, 1)

@@ -147,6 +147,7 @@ class TestFinding:
         assert len(_kinds.KINDS.by_type.known) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [ds.move_to_outer, ds.why_alive], ids=["walked", "searched"])
 def test_a_class_of_the_program_lives_no_longer_than_without_this_package(asked: Callable[[object], object]) -> None:
     cls = dataclasses.make_dataclass("Box", ["content"])

@@ -34,6 +34,7 @@ print(plain, kept, again, psutil.Process().memory_info().rss)
 """
 
 
+@pytest.mark.long
 @needs_glibc
 def test_large_blocks_are_not_faulted_in_again_while_pages_are_kept_and_are_returned_after() -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)

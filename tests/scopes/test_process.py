@@ -322,6 +322,7 @@ assert ds.is_disposed(born[-1]) and ds.is_disposed(packed)
 """
 
 
+@pytest.mark.long
 def test_every_patch_of_pytorch_is_put_back_and_made_again():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     from disposescope.tensors.torch.exclusions import _hands_out_its_result

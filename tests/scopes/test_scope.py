@@ -110,6 +110,7 @@ class TestLeaving:
             assert toy.value is None
         assert ds.current_scope() is None
 
+    @pytest.mark.long
     def test_five_thousand_nested_scopes(self):
         with ExitStack() as stack:
             scopes = []

@@ -369,6 +369,7 @@ print("alive")
 """
 
 
+@pytest.mark.long
 def test_deep_graphs_are_counted_and_still_released_without_overflowing_the_stack() -> None:
     done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("alive\n", "", 0)
@@ -596,6 +597,7 @@ print(weight.grad is not None)
 """
 
 
+@pytest.mark.long
 def test_the_first_scope_may_be_entered_where_hooks_see_what_is_saved() -> None:
     assert run_program(FIRST_SCOPE_IN_A_CHECKPOINT) == "True\n"
 

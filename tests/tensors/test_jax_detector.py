@@ -185,6 +185,7 @@ def test_values_of_an_array_that_is_there_count_once_however_often_they_are_fetc
         assert [one.nbytes for one in detector.take_snapshot() if one.nbytes > 4] == []
 
 
+@pytest.mark.long
 def test_who_has_the_values_of_an_array_holds_its_memory(box: dict[str, Any]) -> None:
     with LeakDetector() as detector:
         array = step(jnp.ones(100_000))

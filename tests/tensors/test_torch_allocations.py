@@ -492,6 +492,7 @@ def test_births_that_no_budget_was_asked_about_do_not_pile_up():
         assert len(thread_state().pending) == 0
 
 
+@pytest.mark.long
 def test_no_other_code_finds_a_tensor_that_is_being_made():
     code = """
 import contextvars, gc, sys, threading, weakref

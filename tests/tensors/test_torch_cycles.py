@@ -123,6 +123,7 @@ def test_a_cycle_is_said_to_be_collected_where_it_is(make: Callable[[], Any]) ->
     assert set(waits) == {memory.expired()}
 
 
+@pytest.mark.long
 def test_what_only_a_hook_of_a_graph_keeps_is_not_collected() -> None:
     with ds.LeakDetector() as detector:
         hook_of_a_result()

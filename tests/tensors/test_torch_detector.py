@@ -348,6 +348,7 @@ def test_a_forked_child_watches_on_and_knows_nothing_of_its_parents_memory():
     assert kept.shape == (3,)
 
 
+@pytest.mark.long
 def test_the_import_of_torch_after_the_detector_was_opened_is_noticed():
     program = (
         "import disposescope as ds\n"
@@ -492,6 +493,7 @@ with LeakDetector():
 """
 
 
+@pytest.mark.long
 def test_a_gradient_may_be_read_while_another_thread_sets_it_to_none():
     """PyTorch from 2.10 on lets go of a gradient before it takes it out.
 

@@ -165,6 +165,7 @@ def test_a_live_tensor_that_only_the_graph_holds_is_reported_with_its_carrier() 
     assert f"{HERE}['out']" in leaks
 
 
+@pytest.mark.long
 def test_a_deep_graph_that_was_searched_is_released_without_harm() -> None:
     # A stack of 512 KiB overflows at 5,000 nodes.
     code = """
@@ -281,6 +282,7 @@ print(total.shape)
 """
 
 
+@pytest.mark.long
 def test_a_sum_of_losses_is_reported_with_the_bytes_of_its_graph(tmp_path):
     program, output = tmp_path / "program.py", tmp_path / "leaks.json"
     program.write_text(SUM_OF_LOSSES)

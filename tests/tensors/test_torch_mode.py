@@ -251,6 +251,7 @@ with ds.LeakDetector() as detector:
 """
 
 
+@pytest.mark.long
 def test_a_graph_that_does_not_show_what_it_saved_is_read_by_its_public_attributes_and_runs_no_hook():
     done = subprocess.run([sys.executable, "-c", GRAPHS_DO_NOT_SHOW], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -384,6 +384,7 @@ def test_models_that_grow_are_told_with_their_bytes_a_pass(detector: ds.LeakDete
     assert "local 'kept'" in leak.holder
 
 
+@pytest.mark.long
 def test_a_cycle_of_models_is_a_cycle(detector: ds.LeakDetector) -> None:
     gc.disable()
     try:

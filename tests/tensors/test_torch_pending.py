@@ -497,6 +497,7 @@ def test_no_cyclic_garbage_is_left():
         leave_a_scope()
 
 
+@pytest.mark.long
 def test_a_scope_that_ends_while_a_thread_computes_crashes_nothing(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(

@@ -111,6 +111,7 @@ def test_a_module_is_heard_of_when_it_is_imported_and_where_it_is_there(tmp_path
     assert heard_of_later.answer == 42
 
 
+@pytest.mark.long
 def test_a_report_that_is_made_during_a_trace_is_no_part_of_the_traced_program():
     reports = []
 

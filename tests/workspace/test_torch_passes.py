@@ -285,6 +285,7 @@ def test_a_mode_of_the_program_stays_where_passes_end_under_it() -> None:
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
 
 
+@pytest.mark.long
 def test_passes_of_a_generator_that_goes_on_in_other_threads() -> None:
     code = """
 import threading, torch, disposescope as ds
