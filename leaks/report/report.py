@@ -39,6 +39,7 @@ __all__ = [
     "above",
     "apart",
     "headline_of",
+    "held_by",
     "of_kinds",
     "of_worker",
     "size_of",
@@ -798,6 +799,18 @@ def _in_few_words(leak: Leak) -> str:
     return f"{text}, none ever released" if leak.unjudged == "growth" and leak.made is None else text
 
 
+def held_by(leak: Leak) -> list[str]:
+    """Return what holds a leak: the tensors whose graphs have it first, then chains."""
+    steps = ""
+    if leak.trend is not None and leak.trend.over == "passes":
+        steps = f" ({_counted(leak.trend.passes, 'step')})"
+    tensors = [carrier.removesuffix(".grad_fn") for carrier in leak.carriers]
+    # A chain through the nodes of a graph that is named already says nothing more.
+    passed_over = tuple(f"{tensor}.grad_fn." for tensor in tensors)
+    chains = [text for text in leak.holders if not text.startswith(passed_over)]
+    return [*(f"the graph of {tensor}{steps}" for tensor in tensors), *chains]
+
+
 def _in_a_graph(holder: str) -> str:
     """Return a chain of holders without the part of it that leads through an autograd graph."""
     tensor, graph, _ = holder.partition(".grad_fn.")
@@ -850,15 +863,9 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool, in_child: bool) ->
         )
     if leak.kind == "graph" and leak.trend is None and not leak.carriers:
         lines.append(f"{_INDENT}{_sentence(leak)}")
-    steps = ""
-    if leak.trend is not None and leak.trend.over == "passes":
-        steps = f" ({_counted(leak.trend.passes, 'step')})"
-    lines += [f"{_INDENT}held by the graph of {text.removesuffix('.grad_fn')}{steps}" for text in leak.carriers]
     lines += [
         f"{_INDENT}holder {text}" if text.startswith("not found") else f"{_INDENT}held by {text}"
-        for text in leak.holders
-        # A chain through the nodes of a graph that is named already says nothing more.
-        if not any(text.startswith(f"{carrier.removesuffix('.grad_fn')}.grad_fn.") for carrier in leak.carriers)
+        for text in held_by(leak)
     ]
     if leak.known is not None:
         lines.append(f"{_INDENT}{leak.known}")

@@ -17,7 +17,7 @@ from ...scopes.base.sites import Site
 from ..report.leaks import Excerpt, Leak, Trend
 from ..report.live import LiveSite
 from ..report.records import Record
-from ..report.report import Report, headline_of
+from ..report.report import Report, headline_of, held_by
 from ..report.retainer import Retainer
 from .codec import encoded
 
@@ -55,6 +55,7 @@ LEAK_FIELDS: Final = (
     "newest_age_s",
     "generation",
     "trend",
+    "held_by",
     "holders",
     "carriers",
     "members",
@@ -163,6 +164,7 @@ class _Packing:
             leak.newest_age_s,
             leak.generation,
             _trend(leak.trend),
+            self.texts(tuple(held_by(leak))),
             self.texts(leak.holders),
             self.texts(leak.carriers),
             self.texts(leak.members),

@@ -28,6 +28,7 @@ from disposescope.leaks import (
     UnusedSuppression,
 )
 from disposescope.leaks.report.report import text_of
+from disposescope.leaks.reporters.html_page import LEAK_FIELDS, packed
 from disposescope.leaks.reporters.json_report import ReportFileError, json_of, report_from_json, schema
 from disposescope.scopes.base.process import bytes_text
 from tests.leaks import example_reports as examples
@@ -221,11 +222,12 @@ def test_the_text_counts_steps_only_where_there_were_some() -> None:
 def test_the_text_names_a_graph_once_and_not_its_nodes() -> None:
     holders = ("module __main__.losses[0].grad_fn.next_functions[0][0]._saved_self", "module __main__.ctx.saved[0]")
     rows = [examples.leak(kind="graph", carriers=("module __main__.losses[0]",), holders=holders)]
-    text = text_of(replace(Report(), leaks=tuple(rows), count=30))
-    assert [line.strip() for line in text.splitlines() if "held by" in line] == [
-        "held by the graph of module __main__.losses[0]",
-        "held by module __main__.ctx.saved[0]",
-    ]
+    report = replace(Report(), leaks=tuple(rows), count=30)
+    held_by = ["the graph of module __main__.losses[0]", "module __main__.ctx.saved[0]"]
+    lines = [line.strip() for line in text_of(report).splitlines() if "held by" in line]
+    assert lines == [f"held by {text}" for text in held_by]
+    content = packed(report)
+    assert [content["strings"][number] for number in content["leaks"][0][LEAK_FIELDS.index("held_by")]] == held_by
 
 
 def test_the_text_of_a_report_without_leaks_is_two_words() -> None:

@@ -27,8 +27,7 @@ function detailElements(row) {
   const reason = reasons.get(row);
   const left = [], right = [];
   const list = (title, texts) => [h("h3", {}, title), h("ul", { class: "chain" }, ...texts.map((text) => h("li", {}, ...breakable(text))))];
-  if (row[LEAK.holders].length) left.push(...list(row[LEAK.holders].length === 1 ? "Held by" : "Held by (the shortest chains)", textsAt(row[LEAK.holders])));
-  if (row[LEAK.carriers].length) left.push(...list("Carrier of the graph", textsAt(row[LEAK.carriers])));
+  if (row[LEAK.held_by].length) left.push(...list(row[LEAK.held_by].length === 1 ? "Held by" : "Held by (the shortest chains)", textsAt(row[LEAK.held_by])));
   if (row[LEAK.members].length) left.push(...list("Members of the cycle", textsAt(row[LEAK.members])));
   const excerpt = row[LEAK.excerpt];
   if (excerpt !== null) left.push(h("h3", {}, "Source: ", h("code", {}, shortFile(textAt(excerpt.file)))), sourceElement(excerpt));

@@ -18,7 +18,7 @@ function drawSummary() {
       rest.length ? ` ${rest.join("; ")}.` : "", report.suppressed.length ? ` ${counted(report.suppressed.length, "leak")} suppressed.` : "");
   } else {
     const site = siteAt(worst[LEAK.site]);
-    const first = worst[LEAK.holders].length ? textAt(worst[LEAK.holders][0]) : null;
+    const first = worst[LEAK.held_by].length ? textAt(worst[LEAK.held_by][0]) : null;
     const holder = first === null || first.startsWith("not found") ? null : first;
     $("verdict").replaceChildren(h("strong", {}, `${bytesText(report.nbytes)} ${report.verdict === "suspects" ? "suspected" : "leaked"}.`), " The worst: ", bytesText(worst[LEAK.nbytes]),
       ...(site === null ? [] : [", born at ", h("code", {}, siteText(site)), " in ", h("code", {}, functionText(site.name))]),

@@ -12,7 +12,7 @@ const COLUMNS = [
   ["tensor", "What", (row) => textAt(row[LEAK.tensor]) ?? "", 1],
   ["nbytes", "Bytes", (row) => row[LEAK.nbytes], -1],
   ["site", "Born at", (row) => { const site = siteAt(row[LEAK.site]); return site === null ? "\uffff" : `${site.file}:${String(site.line).padStart(9)}`; }, 1],
-  ["holder", "Held by", (row) => textAt(row[LEAK.holders][0] ?? null) ?? "\uffff", 1],
+  ["holder", "Held by", (row) => textAt(row[LEAK.held_by][0] ?? null) ?? "\uffff", 1],
   ["growth", "Per pass", (row) => (row[LEAK.trend] === null ? -Infinity : row[LEAK.trend].nbytes_per_pass), -1],
 ];
 const MORE_ORDERS = [
@@ -115,7 +115,7 @@ function rowElements(row, number, most) {
   const kind = textAt(row[LEAK.kind]);
   const site = siteAt(row[LEAK.site]);
   const trend = row[LEAK.trend];
-  const holder = row[LEAK.holders].length ? textAt(row[LEAK.holders][0]) : null;
+  const holder = row[LEAK.held_by].length ? textAt(row[LEAK.held_by][0]) : null;
   const id = `leak-${number}`;
   const bar = h("i", {});
   bar.style.width = `${Math.max(1, (100 * row[LEAK.nbytes]) / most)}%`;
