@@ -206,7 +206,8 @@ class _Course:
             self.most_nbytes[False] = max(self.most_nbytes[False], recording.peak_without_notes())
         elif self._has_notes:
             self.wants_notes = True
-            return
+            if self.observed is not None and recording.peak()[1] <= self.observed.peak()[1]:
+                return
         if self.observed is None or recording.peak()[1] >= self.observed.peak()[1]:
             self.observed = recording
 

@@ -6,6 +6,7 @@ import ast
 import linecache
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from types import CodeType
 from typing import Final, TypeAlias, final
 
@@ -22,6 +23,7 @@ _NAMES_THAT_READ_BY_TEXT: Final = frozenset(
 """Names by which code can read variables without naming them, such as ``locals``."""
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES: Final = (*FUNCTIONS, ast.ClassDef, *COMPREHENSIONS)
 
 Position: TypeAlias = tuple[int | None, int | None, int | None, int | None]
@@ -100,7 +102,11 @@ class File:
         """Return whether the file compiles to this code: a library may have replaced it."""
         if self._codes is None:
             self._codes = {}
-            pending = [compile(self.tree, code.co_filename, "exec", dont_inherit=True)]
+            pending: list[CodeType] = []
+            # It may have been compiled otherwise, as a notebook does, or be another file by now.
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                pending.append(compile(self.tree, code.co_filename, "exec", dont_inherit=True))
             while pending:
                 each = pending.pop()
                 self._codes[each.co_firstlineno, each.co_name] = each
@@ -123,7 +129,9 @@ class File:
     def is_bound_anew(self, name: str) -> bool:
         """Return whether a global name may stand for several objects, one after the other."""
         stores = [each for each in self.names(name, self.tree) if isinstance(each.ctx, ast.Store)]
-        own = sum(self.scope(each) is self.tree for each in stores)
+        # A loop may bind it to several objects.
+        of_module = [each for each in stores if self.scope(each) is self.tree]
+        own = sum(1 + any(isinstance(outer, _LOOPS) for outer in self.up(each)) for each in of_module)
         own += sum(getattr(each, "name", "") == name for each in self.tree.body)
         return own > 1 or self.is_rebound_by_functions(name)
 
@@ -196,8 +204,11 @@ def position(node: ast.expr | ast.stmt) -> Position:
 
 def _parsed(file: str, text: str) -> File | None:
     try:
-        return File(ast.parse(text, file)) if text else None
-    except (SyntaxError, ValueError, RecursionError):
+        with warnings.catch_warnings():
+            # Python has said them when it read the file.
+            warnings.simplefilter("ignore")
+            return File(ast.parse(text, file)) if text else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 

@@ -60,6 +60,8 @@ _Step: TypeAlias = Fate | Literal["part", "part in another"]
 _HeldBy: TypeAlias = Literal["nothing", "sequence", "other"]
 """What was written around a value: nothing, lists and tuples only, or other containers too."""
 
+_ARGUMENTS_BEFORE_OUT: Final = 3
+"""So many positional arguments have the methods of ufuncs before ``out``."""
 _CALLS_FOLLOWED: Final = 6
 """So many functions inside one another an argument is followed into: a function may call itself."""
 _HARMLESS_BLOCKS: Final = frozenset(
@@ -336,6 +338,9 @@ class Source:
 
     def _step(self, parent: ast.AST | None, node: ast.AST) -> _Step:
         """Return what happens to a value in the node around it."""
+        if isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.UAdd):
+            # PyTorch returns the tensor itself.
+            return "part"
         if isinstance(parent, (ast.UnaryOp, ast.Expr, ast.FormattedValue, ast.If, ast.While)):
             return "gone"
         if isinstance(parent, ast.Return):
@@ -401,7 +406,9 @@ class Source:
         name, function = name_of(call), self._values.meant_by(call.func)
         if function is not None and getattr(builtins, name, None) is function:
             # ``sum([[x]], [])`` returns a list that has x.
-            is_done = name in BUILTINS_THAT_MAKE_NEW and (name != "sum" or len(call.args) == 1)
+            # ``type("Box", (), {"x": x})`` makes a class.
+            is_short = len(call.args) == 1 and not call.keywords
+            is_done = name in BUILTINS_THAT_MAKE_NEW and (name not in ("sum", "type") or is_short)
             return "gone" if is_done else "kept"
         if held_by == "other" and not isinstance(function, FunctionType):
             # An array of dicts, for example, refers to them.
@@ -412,7 +419,7 @@ class Source:
             return "kept"
         if is_library_function(function):
             name = str(getattr(function, "__name__", name))
-            if name in CHANGING_FUNCTIONS and is_statement:
+            if name in CHANGING_FUNCTIONS and is_statement and call.args:
                 return "changed" if argument is call.args[0] else "gone"
             if argument in call.args[2:] and name not in READING_MORE:
                 # This argument may be ``out``.
@@ -436,6 +443,8 @@ class Source:
         if not isinstance(function, np.ufunc):
             # ``np.add.at`` changes its first argument.
             is_at = getattr(function, "__name__", "") == "at"
+            if not is_at and len(call.args) > _ARGUMENTS_BEFORE_OUT:
+                return "kept"
             return "gone" if not is_at else "changed" if is_statement else "kept"
         if len(call.args) > function.nin:
             return "kept"
@@ -449,7 +458,7 @@ class Source:
         fates: set[Fate] = set()
         for marks in self._inside(call):
             code, is_module = _function_called(marks)
-            if code is None or not (is_same or is_module):
+            if code is None or not (is_same or (is_module and self._is_given(call.func))):
                 # Several functions may be called there. Those that make no memory are not recorded.
                 return "kept"
             if role_of(code) is not Role.USER:
@@ -502,6 +511,14 @@ class Source:
             return not is_called or self._values.meant_by(value.func) is partial
         return self._is_always_the_same(value)
 
+    def _is_given(self, expression: ast.expr) -> bool:
+        """Return whether a name that is called is an argument, or an attribute of one."""
+        while isinstance(expression, ast.Attribute):
+            expression = expression.value
+        if not isinstance(expression, ast.Name) or self.file is None or self._function is None:
+            return False
+        return all(isinstance(each.ctx, ast.Load) for each in self.file.names(expression.id, self._function))
+
     def _is_in_kept_exception(self, call: ast.Call, depth: int) -> bool:
         """Return whether an exception from a call may be kept: its traceback holds frames."""
         assert self.file is not None
@@ -523,7 +540,8 @@ class Source:
         """Return whether a handler hands its exception on, other than by ``raise``."""
         if self.file is None:
             return False
-        if any({getattr(each, "attr", ""), getattr(each, "id", "")} & _HANDLED for each in ast.walk(handler)):
+        named = [each for each in ast.walk(handler) if isinstance(each, ast.Attribute) and each.attr in _HANDLED]
+        if any(isinstance(each.value, ast.Name) and each.value.id == "sys" for each in named):
             return True
         if handler.name is None:
             return False
@@ -553,7 +571,10 @@ class Source:
             return "kept"
         loads = inner.file.names(name, inner._function)
         used = [each for each in loads if isinstance(each.ctx, ast.Load)]
-        return _worst({inner.fate_of(each, depth + 1, held_by) for each in used} or {"gone"})
+        fates: set[Fate] = {inner.fate_of(each, depth + 1, held_by) for each in used}
+        if any(isinstance(inner.file.parents.get(each), ast.AugAssign) for each in loads):
+            fates.add("changed")
+        return _worst(fates) if fates else "gone"
 
     # ------------------------------------------------------------------ where a change can be made
 
@@ -772,8 +793,8 @@ def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
     """Return whether a statement has a ``continue`` or ``break`` of a loop around it."""
     for node in ast.walk(statement):
         if isinstance(node, (ast.Continue, ast.Break)):
-            loop = next(each for each in file.up(node) if isinstance(each, _LOOPS))
-            if not any(each is statement for each in file.up(loop)):
+            loop = next((each for each in file.up(node) if isinstance(each, _LOOPS)), None)
+            if loop is None or not any(each is statement for each in file.up(loop)):
                 return True
     return False
 

@@ -26,6 +26,8 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torc
 """The modules that these names are taken for where the globals of the file do not have them."""
 
 
+_COPYING: Final = frozenset({"copy", "repeat", "tile", "where"})
+"""Functions whose results have objects in them if an argument is None."""
 _WITHOUT_CODE_OF_THE_PROGRAM: Final = ("builtins", "numpy", "torch")
 """Packages of the types at whose instances an attribute is read: no code of the program runs."""
 Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
@@ -114,7 +116,8 @@ class Values:
         """
         meant = self._object_meant_by(expression)
         cls = type(meant)
-        package = cls.__module__.partition(".")[0]
+        # A class of the program may have anything there.
+        package = str(cls.__module__).partition(".")[0]
         # Functions that Cython has compiled have types of packages that begin with its name.
         is_plain = package in _WITHOUT_CODE_OF_THE_PROGRAM or package.startswith("_cython")
         return meant if is_plain or issubclass(cls, (Instance, ModuleType, type)) else Instance(cls)
@@ -162,7 +165,7 @@ class Values:
             return self._kind_of_call(value)
         if isinstance(value, ast.Attribute):
             if value.attr in FACTS:
-                return NUMBER
+                return ValueKind("python", None) if value.attr in ("shape", "strides") else NUMBER
             meant = self.meant_by(value)
             if meant is not None:
                 return _kind_of_object(meant)
@@ -271,7 +274,7 @@ class Values:
         if name in ("full", "arange"):
             kinds = [self.kind_of(each) for each in call.args]
             is_inexact = ValueKind("inexact", 0) in kinds[name == "full" :]
-        is_torch = vars(sys.modules.get("torch", builtins)).get(name) is function
+        is_torch = vars(sys.modules.get("torch") or builtins).get(name) is function
         given = list(call.args) if is_torch or name in ("rand", "randn") else call.args[:1]
         types = [*([] if is_torch or name not in ("ones", "zeros", "empty") else call.args[1:2])]
         types += [each.value for each in call.keywords if each.arg == "dtype"]
@@ -292,13 +295,17 @@ class Values:
             is_known = all(self._is_number_type(each) for each in types)
             return not (is_known if types else call.args and self.kind_of(call.args[0]) is not None)
         content = {"array": call.args[:1], "full": call.args[1:2]}.get(name, []) if not types else []
+        content += [each.value for each in call.keywords if each.arg == "fill_value"]
+        # Such as ``np.repeat(None, 2)``.
+        content += [each for each in call.args if _is_none(each)] if name in _COPYING else []
         return any(not self._has_numbers(each) for each in content)
 
     def _is_number_type(self, value: ast.expr) -> bool:
         """Return whether a value is a ``dtype`` of numbers, perhaps that of another array."""
         if isinstance(value, ast.Attribute) and value.attr == "dtype":
             return self.kind_of(value.value) is not None
-        return is_number_type(value) or self.kind_of(value) == NUMBER
+        is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        return is_number_type(value) or (not is_text and self.kind_of(value) == NUMBER)
 
     def _has_numbers(self, value: ast.expr) -> bool:
         """Return whether a value, or a list that is written out, has numbers and arrays only."""
@@ -324,6 +331,8 @@ class Values:
             return ValueKind("inexact", whole.ndim)
         if method.attr in ("copy", "clone"):
             return whole
+        if method.attr == "tolist":
+            return None
         if method.attr in ("mean", "sum", "max", "min", "std", "var", "prod") and not call.args and not call.keywords:
             return ValueKind(whole.numbers, 0)
         if makes_new(method.attr, call, is_method=True):

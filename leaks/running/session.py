@@ -276,7 +276,8 @@ class Session:
     def take_inventory(self, ended: Ending) -> None:
         """Make the report that `finish` completes. Call it when the program's code has returned."""
         if self._lives is not None:
-            self._lives.stop()
+            with self._going_on("what lives at the peak"):
+                self._lives.stop()
         request = None if self.is_worker or self._folder is None else LastRequest(self._folder)
         # A report that is being made on another thread refers to objects of the program, and would
         # look like a holder.

@@ -83,6 +83,13 @@ KEPT = {
     ),
     "an exception": "try:\n        fail(x)\n    except ValueError as error:\n        kept.append(error)",
     "an exception of a helper": "v = tried(x)",
+    "a class that is made": "v = type('Box', (), {'x': x})",
+    "a sum of lists, by name": "v = sum([[x]], start=[])",
+    "a place in a list of an array": "v = np.zeros(3).tolist()\n    v[0] = x",
+    "a place in an array of a text's type": "v = np.empty(1, dtype='object')\n    v[0] = x",
+    "a place in repeated nothing": "v = np.repeat(None, 2)\n    v[0] = x",
+    "a place in an array that is full of nothing": "v = np.full(2, fill_value=None)\n    v[0] = x",
+    "the result of a method of a ufunc": "v = np.add.reduce(np.ones((2, N)), 0, None, x)",
     "a method of a dict": "v = {'x': x}.copy()",
     "a helper of a list": "v = twice([x])",
     "a helper that joins lists": "v = combine([], [x])",
@@ -672,6 +679,29 @@ def test_a_function_whose_variables_are_made_of_one_another_has_advice(tmp_path:
     program = "\n    ".join(["\ndef step():", *lines, "return float(x59.sum())\n"])
     peak = peak_of(tmp_path / "program.py", HELPERS + program)
     assert {name for name, *_ in deletions(peak)} >= {"x1", "x20"}
+
+
+HARD_TO_READ = {
+    "a copy by name": ("", "np.copyto(dst=table, src=x[:3])"),
+    "no PyTorch": ("sys.modules['torch'] = None", "v = np.zeros(N) + x"),
+    "an odd class": (
+        "class Odd:\n    __module__ = property(lambda self: 'x')\n    def __call__(self, x):\n        return 1\n\n"
+        "odd = Odd()",
+        "v = odd(x)",
+    ),
+    "a warning of the compiler": ("def unused(a):\n    return a is 1", "v = x * 2"),
+}
+
+
+@pytest.mark.parametrize(("before", "use"), HARD_TO_READ.values(), ids=list(HARD_TO_READ))
+@pytest.mark.filterwarnings("ignore:.*is.* with .*literal:SyntaxWarning")
+def test_the_peak_is_told_whatever_the_source_has(
+    tmp_path: Path, before: str, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "torch" in sys.modules:
+        monkeypatch.setitem(sys.modules, "torch", sys.modules["torch"])
+    peak = peak_of(tmp_path / "program.py", HELPERS + before + PROGRAM.format(use=use))
+    assert peak.nbytes >= 3 * 8 * N
 
 
 def test_a_value_is_followed_into_a_function_that_calls_itself_in_many_places(tmp_path: Path) -> None:
