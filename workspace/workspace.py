@@ -774,12 +774,14 @@ class Workspace:
         if self.limit is not None and course.key not in self._refusals:
             # Before another plan is made: births are read with the slots of their own plan.
             self._judge(course, served)
-        noted, notes = is_whole and works and course.wants_notes, course.notes(self.limit)
+        is_due, notes = is_whole and works and course.wants_notes, course.notes(self.limit)
+        noted = is_whole and works and notes
         is_highest = is_whole and served.peak_nbytes > _HIGHER * course.most_nbytes[notes]
         if is_whole and course.found is None:
             self._plan(course, served, noted)
-        elif served.misses or escaped_slab or noted or is_highest:
-            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, is_highest=is_highest)
+        elif served.misses or escaped_slab or is_due or is_highest:
+            is_observed = is_due or is_highest
+            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, is_observed=is_observed)
         if is_highest:
             course.most_nbytes[notes] = served.peak_nbytes
         if fault is not None:
@@ -799,14 +801,14 @@ class Workspace:
 
     @_in_no_scope
     def _learn(
-        self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool, is_highest: bool
+        self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool, is_observed: bool
     ) -> Counter[str]:
         """Give up a slab in which something lives on, and plan anew for what was not as planned.
 
         Once for a reason. Returns how many births were missed, by the reason.
         """
         births = course.read(served)
-        if noted or is_highest:
+        if is_observed:
             course.observe(Recording(births), noted)
         missed, lines = _reasons_of(births, course)
         with _LOCK:

@@ -89,7 +89,9 @@ class _Code:
         self.code = code
         self.instructions = [step for each in dis.get_instructions(code) for step in _steps_of(each)]
         self.offsets = [each.offset for each in self.instructions]
-        self.lines = [line_of(code, offset) for offset in self.offsets]
+        # As `line_of` says, for all of them at once.
+        starts = [start or 0 for start, *_ in code.co_positions()]
+        self.lines = [starts[offset // 2] for offset in self.offsets]
         # The number of the first step at each offset.
         self.positions: dict[int, int] = {}
         for number, offset in enumerate(self.offsets):

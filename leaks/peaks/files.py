@@ -51,6 +51,9 @@ class File:
         # By first line (that of a decorator, if any) and name, as code objects have them.
         self._functions: dict[tuple[int, str], list[ast.AST]] = {}
         self._names: dict[str, list[ast.Name]] = {}
+        self._names_in: dict[tuple[str, ast.AST], list[ast.Name]] = {}
+        self._bound_otherwise: dict[ast.AST, frozenset[str]] = {}
+        self._anew: dict[str, bool] = {}
         self._rebound: set[str] = set()
         self._attributes_stored: set[str] = set()
         self._reads_by_text: dict[ast.AST, bool] = {}
@@ -116,7 +119,19 @@ class File:
 
     def names(self, name: str, scope: ast.AST) -> list[ast.Name]:
         """Return the nodes with a name in a function, also those in functions inside it."""
-        return [each for each in self._names.get(name, ()) if scope in self.up(each)]
+        known = self._names_in.get((name, scope))
+        if known is None:
+            known = [each for each in self._names.get(name, ()) if scope in self.up(each)]
+            self._names_in[name, scope] = known
+        return known
+
+    def bound_otherwise(self, scope: ast.AST) -> frozenset[str]:
+        """Return the variables that a handler, a pattern, an import, a ``def`` or a class binds."""
+        known = self._bound_otherwise.get(scope)
+        if known is None:
+            known = frozenset(name for node in ast.walk(scope) for name in _names_bound_by(node))
+            self._bound_otherwise[scope] = known
+        return known
 
     def is_rebound_by_functions(self, name: str) -> bool:
         """Return whether a function declares a name as ``global`` or ``nonlocal``."""
@@ -128,6 +143,12 @@ class File:
 
     def is_bound_anew(self, name: str) -> bool:
         """Return whether a global name may stand for several objects, one after the other."""
+        known = self._anew.get(name)
+        if known is None:
+            self._anew[name] = known = self._may_be_bound_anew(name)
+        return known
+
+    def _may_be_bound_anew(self, name: str) -> bool:
         stores = [each for each in self.names(name, self.tree) if isinstance(each.ctx, ast.Store)]
         # A loop may bind it to several objects.
         of_module = [each for each in stores if self.scope(each) is self.tree]
@@ -183,6 +204,15 @@ class File:
 
 def _instructions(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, code.co_varnames, list(code.co_positions())
+
+
+def _names_bound_by(node: ast.AST) -> list[str]:
+    """Return the variables that a node binds, other than by a `Name`."""
+    if isinstance(node, ast.alias):
+        return [node.asname or node.name.partition(".")[0]]
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, *FUNCTIONS[:2], ast.ClassDef)):
+        return [node.name] if node.name else []
+    return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest else []
 
 
 def _names_of_code(text: str) -> set[str]:

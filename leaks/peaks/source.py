@@ -583,7 +583,7 @@ class Source:
         file, function = self.file, self._function
         if file is None or function is None or file.reads_by_text(function):
             return False
-        if file.is_named_in_text(name, function):
+        if file.is_named_in_text(name, function) or name in file.bound_otherwise(function):
             return False
         if function is file.tree and globals_of_file(self.code.co_filename).get("__name__") != "__main__":
             # Other modules may read a global variable of an imported module.

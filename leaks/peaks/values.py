@@ -177,11 +177,19 @@ class Values:
         if self.file is None or self._function is None or self.file.is_rebound_by_functions(value.id):
             return None
         if self._kinds is None:
-            self._kinds = {}
-            self._find_kinds(self._kinds, _stores_in(self._function))
+            kinds: dict[str, ValueKind | None] = {}
+            self._kinds = kinds
+            stores = _stores_in(self._function)
+            try:
+                self._find_kinds(kinds, stores)
+            except RecursionError:
+                kinds.update(dict.fromkeys(stores))
         if value.id in self._kinds:
             return self._kinds[value.id]
         is_global = value.id not in (*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars)
+        if self.file.is_bound_anew(value.id):
+            # It may have been something else when the pass ran.
+            return None
         return _kind_of_object(globals_of_file(self.code.co_filename).get(value.id)) if is_global else None
 
     def _find_kinds(self, kinds: dict[str, ValueKind | None], stores: dict[str, list[ast.Name]]) -> None:
@@ -190,7 +198,11 @@ class Values:
         A variable may be bound to what is made of its own value, as in a loop. So this goes on
         until nothing changes. A value waits while it is made of variables without any kind so far.
         """
+        assert self.file is not None
+        assert self._function is not None
         bound = {name: [each for node in nodes for each in self._bound_at(node)] for name, nodes in stores.items()}
+        for name in self.file.bound_otherwise(self._function):
+            bound.setdefault(name, []).append(_Bound(None))
         waiting = set(bound)
         is_changed = True
         while is_changed:
@@ -203,7 +215,7 @@ class Values:
                     kinds[name] = _joined(found)
                     waiting.discard(name)
                     is_changed = True
-            if not is_changed and waiting:
+            if waiting and not is_changed:
                 kinds.update(dict.fromkeys(waiting))
                 waiting.clear()
                 is_changed = True
@@ -403,11 +415,11 @@ def _names_in(value: ast.expr) -> frozenset[str]:
 
 
 def _stores_in(function: ast.AST) -> dict[str, list[ast.Name]]:
-    """Return for each variable of a function the nodes that bind or delete it."""
+    """Return for each variable of a function the nodes that bind or delete it, by their lines."""
+    nodes = [each for each in ast.walk(function) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)]
     found: dict[str, list[ast.Name]] = {}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.setdefault(node.id, []).append(node)
+    for node in sorted(nodes, key=lambda each: (each.lineno, each.col_offset)):
+        found.setdefault(node.id, []).append(node)
     return found
 
 

@@ -90,6 +90,10 @@ KEPT = {
     "a place in repeated nothing": "v = np.repeat(None, 2)\n    v[0] = x",
     "a place in an array that is full of nothing": "v = np.full(2, fill_value=None)\n    v[0] = x",
     "the result of a method of a ufunc": "v = np.add.reduce(np.ones((2, N)), 0, None, x)",
+    "a place in what a pattern binds": (
+        "box = np.zeros(1)\n    match ([None],):\n        case (box,):\n            pass\n    box[0] = x"
+    ),
+    "a place in a list that is an array later": "results[0] = x",
     "a method of a dict": "v = {'x': x}.copy()",
     "a helper of a list": "v = twice([x])",
     "a helper that joins lists": "v = combine([], [x])",
@@ -305,6 +309,12 @@ class Loader:
         return np.ones(N) * (k + 1)
 
 loader = Loader()
+results = [None]
+
+def end():
+    global results
+    results = np.zeros(1)
+
 objects = np.empty(1, object)
 
 def loaded(k):
@@ -433,6 +443,9 @@ NOT_TO_BE_DELETED = {
     ),
     "read by a text of the module": (
         "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed(FORMULAS['twice'])[0])"
+    ),
+    "bound by a handler": (
+        "x = np.ones(N)\n    try:\n        s = float(x.sum())\n    except ValueError as x:\n        pass"
     ),
     "of a generator": "s = sum(generated(N))",
     "of a function that calls itself": "s = below(2)",

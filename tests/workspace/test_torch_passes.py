@@ -199,6 +199,15 @@ def test_the_peak_has_the_memory_of_tensors_where_only_that_of_arrays_has_grown(
     assert workspace.peak().nbytes == pytest.approx(N * 4 + 4 * N, rel=0.01)
 
 
+@pytest.mark.parametrize("limit", [None, "1 GB"])
+def test_the_peak_of_one_pass_that_was_higher_than_all_others_is_found(limit: str | None) -> None:
+    workspace = ds.Workspace("one", limit=limit)
+    for count in (1000, 100_000, 1000, 1000):
+        with workspace.run():
+            float(np.ones(count).sum()) + float(torch.ones(10).sum())
+    assert workspace.peak().nbytes == pytest.approx(800_000, rel=0.02)
+
+
 def test_tensors_without_memory_are_no_births() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -520,6 +529,35 @@ def test_nothing_is_said_of_a_tensor_that_is_kept(tmp_path: Path, use: str) -> N
         pytest.skip("this PyTorch refuses as_subclass() in every TorchDispatchMode")
     text = TORCH_PROGRAM.replace("{made}", "x = torch.ones(1000, 100)").replace("{use}", use)
     assert deletion_of_x(torch_peak(tmp_path / "kept.py", text)) is None
+
+
+def test_nothing_is_said_of_what_a_module_may_return_as_it_is(tmp_path: Path) -> None:
+    program = """
+import torch
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Linear(1000, 1)])
+
+    def forward(self, x):
+        out = 0.0
+        for layer in self.layers:
+            x_twice = x * 2
+            z = layer(x_twice)
+            w = torch.cat([z, z, z])
+            out += float(w.sum() + z.sum())
+            del w, z
+        return out
+
+layers = Layers()
+
+def step():
+    with torch.no_grad():
+        return layers(torch.ones(500, 1000))
+"""
+    peak = torch_peak(tmp_path / "program.py", program)
+    assert [each.text for each in peak.advice if each.text.startswith("del x_twice")] == []
 
 
 def test_nothing_is_said_of_a_tensor_that_a_hook_has(tmp_path: Path) -> None:
