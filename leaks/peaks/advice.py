@@ -335,9 +335,9 @@ class _Replay:
 
     def _lines_in(self, code: CodeType) -> NDArray[np.int64]:
         """Return the line of a function at each birth; -1 where the function was not running."""
-        by_group = [
-            next((line_of(code, offset) for each, offset in frames if each is code), -1) for frames in self.frames
-        ]
+        offsets = [next((offset for each, offset in frames if each is code), -1) for frames in self.frames]
+        lines_at = {offset: line_of(code, offset) for offset in set(offsets) if offset >= 0}
+        by_group = [lines_at.get(offset, -1) for offset in offsets]
         lines: NDArray[np.int64] = np.array(by_group, np.int64)[self.groups]
         return lines
 

@@ -143,6 +143,8 @@ class Source:
         self._sources = sources
         self._positions: list[Position] = list(code.co_positions())
         self._function = None if file is None else file.function(code)
+        # Whether each handler keeps its exception, by how deep the functions nest.
+        self._keeping: dict[tuple[ast.ExceptHandler, int], bool] = {}
         self._values = Values(code, file, self._function, partial(sources.is_born_at, code))
 
     def node(self, offset: int) -> ast.expr | None:
@@ -538,6 +540,12 @@ class Source:
 
     def _keeps_exception(self, handler: ast.ExceptHandler, depth: int) -> bool:
         """Return whether a handler hands its exception on, other than by ``raise``."""
+        known = self._keeping.get((handler, depth))
+        if known is None:
+            self._keeping[handler, depth] = known = self._hands_on(handler, depth)
+        return known
+
+    def _hands_on(self, handler: ast.ExceptHandler, depth: int) -> bool:
         if self.file is None:
             return False
         named = [each for each in ast.walk(handler) if isinstance(each, ast.Attribute) and each.attr in _HANDLED]
