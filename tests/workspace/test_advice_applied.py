@@ -169,6 +169,7 @@ import pytest
 
 this = sys.modules[__name__]
 table = np.ones(3)
+wide = np.ones((1, 300, 300))
 kept = []
 
 class Node:
@@ -588,6 +589,7 @@ NOT_IN_PLACE = {
     "a choice": "h = np.exp(h)[np.arange(300)]",
     "whole numbers": "h = np.arange(N) * 0.5",
     "a product that is no ufunc": "h = np.dot(h, w)",
+    "an array with more dimensions": "h = h * np.ones(wide.shape)",
 }
 
 
@@ -622,6 +624,7 @@ NOT_MADE_AGAIN = {
     "by an object of the program's": "gate = worker.load()",
     "and changed by a function of NumPy": "gate = base * 2.0\n    np.copyto(gate, 7.0)",
     "and changed by a function of the program's": "gate = np.ones(N)\n    refill(gate)",
+    "and doubled by a function of the program's": "gate = np.ones(N)\n    double(gate)",
     "and sorted": "gate = base * 2.0\n    gate.sort()",
 }
 
@@ -650,6 +653,9 @@ worker = Worker()
 
 def refill(values):
     values[:] = 5.0
+
+def double(values):
+    values *= 2.0
 
 def change_scale():
     global scale

@@ -459,6 +459,7 @@ def step():
 """
 KEPT_TENSOR = {
     "a key of a dict": "v = {}\n        v[x] = 1",
+    "itself": "v = +x",
     "a module that returns it": "v = same(x)",
     "dropout while evaluating": "v = quiet(x)",
     "a module with a hook": "v = seen(x)",
