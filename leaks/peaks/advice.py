@@ -110,7 +110,7 @@ class _Code:
             line, target = self.lines[after], source.target_of(offset)
             while self.instructions[after].opname not in _STORES or source.node(self.offsets[after]) is not target:
                 after += 1
-                if target is None or after == len(self.instructions) or self.lines[after] not in (line, -1):
+                if target is None or after == len(self.instructions) or self.lines[after] != line:
                     return None
         return self.instructions[after].argval, after
 

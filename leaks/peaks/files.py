@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import CodeType
 from typing import Final, TypeAlias, final
 
-__all__ = ["COMPREHENSIONS", "FUNCTIONS", "File", "Position", "file_of", "position"]
+__all__ = ["COMPREHENSIONS", "FUNCTIONS", "LOOPS", "File", "Position", "file_of", "position"]
 
 _FILES_AT_MOST: Final = 500
 """So many parsed files are kept at most."""
@@ -23,7 +23,7 @@ _NAMES_THAT_READ_BY_TEXT: Final = frozenset(
 """Names by which code can read variables without naming them, such as ``locals``."""
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES: Final = (*FUNCTIONS, ast.ClassDef, *COMPREHENSIONS)
 
 Position: TypeAlias = tuple[int | None, int | None, int | None, int | None]
@@ -152,7 +152,7 @@ class File:
         stores = [each for each in self.names(name, self.tree) if isinstance(each.ctx, ast.Store)]
         # A loop may bind it to several objects.
         of_module = [each for each in stores if self.scope(each) is self.tree]
-        own = sum(1 + any(isinstance(outer, _LOOPS) for outer in self.up(each)) for each in of_module)
+        own = sum(1 + any(isinstance(outer, LOOPS) for outer in self.up(each)) for each in of_module)
         own += sum(getattr(each, "name", "") == name for each in self.tree.body)
         return own > 1 or self.is_rebound_by_functions(name)
 

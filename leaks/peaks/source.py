@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias, cast, final
 import numpy as np
 
 from ...scopes.base.sites import Mark, Role
-from .files import COMPREHENSIONS, FUNCTIONS, File, Position, file_of
+from .files import COMPREHENSIONS, FUNCTIONS, LOOPS, File, Position, file_of
 from .functions import (
     BUILTINS_THAT_MAKE_NEW,
     CHANGING_FUNCTIONS,
@@ -87,7 +87,6 @@ _NAMES_OF_STATEMENTS: Final[Mapping[type, str]] = {
     ast.TryStar: "try statement",
 }
 """What advice calls compound statements."""
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _DISPLAYS: Final = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred)
 
 
@@ -285,9 +284,7 @@ class Source:
             for outer in self.file.up(node):
                 if outer in around:
                     break
-                is_in_turn = isinstance(outer, _LOOPS) and (
-                    inner in outer.body or inner is getattr(outer, "test", None)
-                )
+                is_in_turn = isinstance(outer, LOOPS) and (inner in outer.body or inner is getattr(outer, "test", None))
                 if is_in_turn or isinstance(outer, COMPREHENSIONS):
                     last = max(last, _last_line(outer))
                 inner = outer
@@ -801,7 +798,7 @@ def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
     """Return whether a statement has a ``continue`` or ``break`` of a loop around it."""
     for node in ast.walk(statement):
         if isinstance(node, (ast.Continue, ast.Break)):
-            loop = next((each for each in file.up(node) if isinstance(each, _LOOPS)), None)
+            loop = next((each for each in file.up(node) if isinstance(each, LOOPS)), None)
             if loop is None or not any(each is statement for each in file.up(loop)):
                 return True
     return False
@@ -809,7 +806,7 @@ def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
 
 def _last_line(repeated: ast.AST) -> int:
     """Return the last line of what a loop or a comprehension repeats."""
-    body = repeated.body[-1] if isinstance(repeated, _LOOPS) else cast("ast.expr", repeated)
+    body = repeated.body[-1] if isinstance(repeated, LOOPS) else cast("ast.expr", repeated)
     return body.end_lineno or body.lineno
 
 
