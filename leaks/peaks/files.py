@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,8 @@ _NAMES_THAT_READ_BY_TEXT: Final = frozenset(
     }
 )
 """Names by which code can read variables without naming them, such as ``locals``."""
+_FORMAT: Final = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z](?!\w)")
+"""Where the operator ``%`` puts a value into a text."""
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
@@ -57,9 +60,10 @@ class File:
         self._rebound: set[str] = set()
         self._attributes_stored: set[str] = set()
         self._reads_by_text: dict[ast.AST, bool] = {}
-        self._texts: list[ast.Constant] = []
+        # Those with values between their parts are there as a whole.
+        self._texts: list[ast.Constant | ast.JoinedStr] = []
         # The texts that may be run as code, by the names in them.
-        self._texts_with: dict[str, list[ast.Constant]] | None = None
+        self._texts_with: dict[str, list[ast.Constant | ast.JoinedStr]] | None = None
         # The code objects that the file compiles to, by first line and name.
         self._codes: dict[tuple[int, str], CodeType] | None = None
         for node in ast.walk(tree):
@@ -67,8 +71,9 @@ class File:
                 self.expressions[position(node)] = node
             if isinstance(node, ast.Name):
                 self._names.setdefault(node.id, []).append(node)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                self._texts.append(node)
+            is_part = isinstance(self.parents.get(node), ast.JoinedStr)
+            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                self._texts.extend([] if is_part else [node])
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 self._attributes_stored.add(node.attr)
             if isinstance(node, (ast.Global, ast.Nonlocal)):
@@ -170,11 +175,11 @@ class File:
                 for text in self._texts:
                     # Not a text on a line of its own, which documents.
                     is_used = not isinstance(self.parents.get(text), ast.Expr)
-                    for each in _names_of_code(str(text.value)) if is_used else ():
+                    for each in _names_of_code(_written(text)) if is_used else ():
                         self._texts_with.setdefault(each, []).append(text)
         return any(self._is_read_by(text, scope) for text in self._texts_with.get(name, ()))
 
-    def _is_read_by(self, text: ast.Constant, scope: ast.AST) -> bool:
+    def _is_read_by(self, text: ast.Constant | ast.JoinedStr, scope: ast.AST) -> bool:
         around = list(self.up(text))
         if scope in around:
             return True
@@ -213,6 +218,13 @@ def _names_bound_by(node: ast.AST) -> list[str]:
     if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, *FUNCTIONS[:2], ast.ClassDef)):
         return [node.name] if node.name else []
     return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest else []
+
+
+def _written(text: ast.Constant | ast.JoinedStr) -> str:
+    """Return a text with a 0 for each value that the program puts into it."""
+    if isinstance(text, ast.JoinedStr):
+        return "".join(str(each.value) if isinstance(each, ast.Constant) else "0" for each in text.values)
+    return _FORMAT.sub("0", str(text.value))
 
 
 def _names_of_code(text: str) -> set[str]:

@@ -56,7 +56,11 @@ Fate: TypeAlias = Literal["gone", "changed", "returned", "returned in another", 
 * ``"kept"``: something may still refer to it
 """
 _Step: TypeAlias = Fate | Literal["part", "part in another"]
-"""What happens to a value in the node around it; ``"part"`` where it is in that node's value."""
+"""What happens to a value in the node around it.
+
+It is a ``"part"`` where the value of that node may refer to it, and a ``"part in another"`` where
+the value of that node is a container that has it.
+"""
 _HeldBy: TypeAlias = Literal["nothing", "sequence", "other"]
 """What was written around a value: nothing, lists and tuples only, or other containers too."""
 
@@ -486,7 +490,8 @@ class Source:
     def _is_always_the_same(self, expression: ast.expr, *, is_called: bool = True) -> bool:
         """Return whether a name that is called stands for the same object each time.
 
-        A method of an argument counts as the same: objects of several classes are rarely given.
+        A method of an argument, or of a variable of a function around this one, counts as the same:
+        objects of several classes are rarely given.
         """
         if self.file is None or self._function is None:
             return False
@@ -497,7 +502,8 @@ class Source:
             return False
         name = expression.id
         stores = [each for each in self.file.names(name, self._function) if isinstance(each.ctx, ast.Store)]
-        if name in self.code.co_varnames[: argument_count(self.code)]:
+        if name in self.code.co_varnames[: argument_count(self.code)] or name in self.code.co_freevars:
+            # Whoever calls this function, or makes it, may give another object each time.
             return not is_called and not stores
         if not stores:
             return not self.file.is_bound_anew(name)
@@ -526,14 +532,25 @@ class Source:
             if node is self._function:
                 break
             if isinstance(node, (ast.With, ast.AsyncWith)) and inside in node.body:
-                names = {name_of(each.context_expr) for each in node.items if isinstance(each.context_expr, ast.Call)}
-                if names & _KEEP_EXCEPTIONS:
+                made = [call for item in node.items for call in self._calls_that_make(item.context_expr)]
+                if not _KEEP_EXCEPTIONS.isdisjoint(name_of(each) for each in made):
                     return True
             handlers = node.handlers if isinstance(node, (ast.Try, ast.TryStar)) and inside in node.body else []
             if any(self._keeps_exception(each, depth) for each in handlers):
                 return True
             inside = node
         return False
+
+    def _calls_that_make(self, value: ast.expr) -> list[ast.Call]:
+        """Return the calls that a value may be the result of: for a name, those it is bound to."""
+        assert self.file is not None
+        parents = (
+            [self.file.parents[each] for each in self.file.names(value.id, self.file.tree)]
+            if isinstance(value, ast.Name)
+            else []
+        )
+        values = [value, *(each.value for each in parents if isinstance(each, ast.Assign))]
+        return [each for each in values if isinstance(each, ast.Call)]
 
     def _keeps_exception(self, handler: ast.ExceptHandler, depth: int) -> bool:
         """Return whether a handler hands its exception on, other than by ``raise``."""

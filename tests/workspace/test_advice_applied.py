@@ -109,6 +109,9 @@ KEPT = {
         "try:\n        fail(x)\n    except ValueError:\n        kept.append(sys.exc_info())"
     ),
     "an exception that a context keeps": "with pytest.raises(ValueError) as v:\n        fail(x)",
+    "an exception that a context in a variable keeps": (
+        "context = pytest.raises(ValueError)\n    with context as v:\n        fail(x)"
+    ),
     "a place in an array like one of objects": "v = np.empty_like(objects)\n    v[0] = x",
     "a place in an array with another's type": "v = np.empty(1, dtype=objects.dtype)\n    v[0] = x",
     "a place in an array of objects of the module": "objects[0] = x",
@@ -444,6 +447,17 @@ NOT_TO_BE_DELETED = {
     ),
     "read by a text of the module": (
         "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed(FORMULAS['twice'])[0])"
+    ),
+    "read by a text with a number": (
+        "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed('x * %.1f' % 2)[0])"
+    ),
+    "read by a text with a value": (
+        "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed(f'x * {v[0]}')[0])"
+    ),
+    "given to several functions that a function around names": (
+        "for f in (scaled_by_two, kept.append):\n        def inner():\n            x = np.ones(N)\n            f(x)\n"
+        "            a = np.ones(N)\n            b = a + 1.0\n            c = b * 2.0\n            kept.clear()\n"
+        "            return float(c.sum())\n        s += inner()"
     ),
     "bound by a handler": (
         "x = np.ones(N)\n    try:\n        s = float(x.sum())\n    except ValueError as x:\n        pass"
