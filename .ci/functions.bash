@@ -52,6 +52,25 @@ twice() {
     return "$status"
 }
 
+# side_by_side FOLDER FUNCTION...: calls functions at the same time, each for one core. Prints what each printed, in their
+# order but those that failed last, and fails if one failed.
+side_by_side() {
+    local folder=$1 name failed=()
+    local -A processes
+    shift
+    for name; do
+        "$name" > "$folder/$name.output" 2>&1 &
+        processes[$name]=$!
+    done
+    for name; do
+        if wait "${processes[$name]}"; then cat "$folder/$name.output"; else failed+=("$name"); fi
+    done
+    for name in "${failed[@]}"; do
+        cat "$folder/$name.output"
+    done
+    ((${#failed[@]} == 0))
+}
+
 # what_passed_the_second_time: a line for each such test
 what_passed_the_second_time() {
     if [[ -s $SECOND_TIME ]]; then
