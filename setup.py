@@ -4,6 +4,7 @@ Everything else is in pyproject.toml.
 """
 
 import re
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -11,6 +12,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.errors import CCompilerError, CompileError, ExecError, PlatformError
 
+HERE = Path(__file__).parent
 REPOSITORY = "disposescope/disposescope"
 
 
@@ -40,7 +42,7 @@ class EditableWheel(editable_wheel):
         A checkout on Windows, or one that was unpacked from an archive, may hold plain files in
         their place. A module that is added to it is then found after the next installation only.
         """
-        if (Path(__file__).parent / "disposescope" / "scopes" / "__init__.py").is_file():
+        if (HERE / "disposescope" / "scopes" / "__init__.py").is_file():
             self.distribution.package_dir = {"": "."}
         elif self.mode is None:
             self.mode = "strict"
@@ -48,10 +50,14 @@ class EditableWheel(editable_wheel):
 
 
 def long_description() -> str:
-    """Return the README with absolute links: a package index shows it without the other files."""
-    text = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"(!\[[^\]]*\]\()(?!https:|#)", rf"\1https://raw.githubusercontent.com/{REPOSITORY}/main/", text)
-    return re.sub(r"(\[[^\]]*\]\()(?!https:|#)", rf"\1https://github.com/{REPOSITORY}/blob/main/", text)
+    """Return the README with links to the files of the release.
+
+    A package index shows it without the other files, and long after these have changed.
+    """
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    tag = "v" + tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https:|#)", rf"\1https://raw.githubusercontent.com/{REPOSITORY}/{tag}/", text)
+    return re.sub(r"(\[[^\]]*\]\()(?!https:|#)", rf"\1https://github.com/{REPOSITORY}/blob/{tag}/", text)
 
 
 setup(

@@ -99,12 +99,17 @@ def test_the_links_of_the_description_work_without_the_checkout(distribution: im
     links = re.findall(r"\]\(([^)\s]+)\)", text)
     assert len(links) > 20
     own = re.compile(
-        r"https://(?:github\.com/disposescope/disposescope/blob|raw\.githubusercontent\.com/.*?)/main/([^#]+)"
+        r"https://(?:github\.com/disposescope/disposescope/blob|raw\.githubusercontent\.com/disposescope/disposescope)"
+        rf"/v{re.escape(distribution.version)}/([^#]+)"
     )
+    paths: list[str] = []
     for link in links:
         assert link.startswith(("#", "https://")), link
         path = own.fullmatch(link.partition("#")[0])
-        assert path is None or (ROOT / path[1]).exists(), link
+        paths += [] if path is None else [path[1]]
+    assert {"docs/index.md", "docs/images/leak-report.png"} <= set(paths)
+    for each in paths:
+        assert (ROOT / each).exists(), each
 
 
 def test_numpy_and_psutil_are_the_only_requirements(distribution: importlib.metadata.Distribution) -> None:
