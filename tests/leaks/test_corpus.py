@@ -3,16 +3,13 @@
 import json
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import disposescope
+from .forked_programs import FORKED, processes_end  # noqa: F401
 
 pytestmark = [
     pytest.mark.long,
@@ -21,53 +18,15 @@ pytestmark = [
 
 CORPUS = Path(__file__).with_name("corpus")
 NAMES = sorted(folder.name for folder in CORPUS.iterdir() if (folder / "leaky.py").exists())
-FORKING_PROCESS = Path(__file__).with_name("forking_process.py")
-
-# PyTorch imports its compiler when the first optimizer is made.
-IMPORTED = {"numpy": ["numpy"], "jax": ["jax"], "torch": ["torch", "torch._dynamo"]}
-
-ForkingProcesses = Callable[[str], "subprocess.Popen[str]"]
 
 
-@pytest.fixture(scope="session")
-def forking_process() -> Iterator[ForkingProcesses]:
-    """Yield a function that returns the process that runs the programs of a library.
-
-    The process has imported the library: see ``forking_process.py``.
-    """
-    path = os.pathsep.join(filter(None, [str(Path(disposescope.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    # Not measured for coverage, which takes several times as long: other tests reach the same code.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-    processes: dict[str, subprocess.Popen[str]] = {}
-
-    def of(library: str) -> subprocess.Popen[str]:
-        if library not in processes:
-            processes[library] = subprocess.Popen(
-                [sys.executable, str(FORKING_PROCESS), *IMPORTED[library]],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        return processes[library]
-
-    yield of
-    for process in processes.values():
-        process.communicate()
-
-
-def report_of(program: Path, folder: Path, forking_process: ForkingProcesses) -> dict[str, Any]:
+def report_of(program: Path, folder: Path) -> dict[str, Any]:
     """The report of a run of a program, which must end well."""
-    output, log = folder / "report.json", folder / "log.txt"
     library = program.parent.name.partition("_")[0]
-    process = forking_process(library if library in {"torch", "jax"} else "numpy")
-    assert process.stdin is not None
-    assert process.stdout is not None
-    print(json.dumps({"program": str(program), "output": str(output), "log": str(log)}), file=process.stdin, flush=True)
-    status = process.stdout.readline()
-    assert status == "0\n", log.read_text(encoding="utf-8")
-    return json.loads(output.read_text(encoding="utf-8"))
+    report: dict[str, Any] = json.loads(
+        FORKED.report_of(program, folder, library=library if library in {"torch", "jax"} else "numpy")
+    )
+    return report
 
 
 def needs_what_it_imports(name: str) -> None:
@@ -91,13 +50,11 @@ def wanted_of(program: Path) -> tuple[set[str], str, tuple[str, int] | None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_leak_is_reported_with_its_line_and_its_holder(
-    name: str, tmp_path: Path, forking_process: ForkingProcesses
-) -> None:
+def test_the_leak_is_reported_with_its_line_and_its_holder(name: str, tmp_path: Path) -> None:
     needs_what_it_imports(name)
     program = CORPUS / name / "leaky.py"
     kinds, holder, line = wanted_of(program)
-    leaks = report_of(program, tmp_path, forking_process)["leaks"]
+    leaks = report_of(program, tmp_path)["leaks"]
     told = [
         (
             leak["kind"],
@@ -114,7 +71,7 @@ def test_the_leak_is_reported_with_its_line_and_its_holder(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_reported_of_its_repaired_twin(name: str, tmp_path: Path, forking_process: ForkingProcesses) -> None:
+def test_nothing_is_reported_of_its_repaired_twin(name: str, tmp_path: Path) -> None:
     needs_what_it_imports(name)
-    leaks = report_of(CORPUS / name / "repaired.py", tmp_path, forking_process)["leaks"]
+    leaks = report_of(CORPUS / name / "repaired.py", tmp_path)["leaks"]
     assert [(leak["kind"], leak["site"], leak["holders"]) for leak in leaks] == []
