@@ -21,7 +21,7 @@ from typing import Final, final
 
 from ..births.log import complete_log
 from ..report.leaks import Leak
-from ..verdicts.growth import HANDED_OVER
+from ..report.timeline import HANDED_OVER
 from ..verdicts.without_tensors import OwnMemory, growth_of_own_memory
 from .recording import Thinned, anonymous_nbytes, cached_nbytes
 

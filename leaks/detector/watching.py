@@ -30,7 +30,7 @@ from ..births.log import DISPOSALS, LOG, Disposal, Row, complete_log, innermost_
 from ..births.open_scopes import OPENINGS
 from ..births.record_builder import layout_of
 from ..holders.references import hide_types
-from ..verdicts.growth import HANDED_OVER, STEP
+from ..report.timeline import HANDED_OVER, STEP
 from .recording import RECORDERS
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .live import LiveSite
 from .peak import ProgramPeak
 from .records import html_table
 from .retainer import SHARED, Retainer, noun_of
-from .timeline import Timeline
+from .timeline import UNASKED, Timeline
 
 __all__ = [
     "LOADED_AT_S",
@@ -387,7 +387,6 @@ class Report:
 # What a report could not judge.
 
 
-_TO_KNOW_GROWTH: Final = "mark steps with dispose_scope or detector.mark() to know whether {}"
 _TO_SAMPLE_MORE: Final = "too few were in the sample; a smaller --sample, or sample_nbytes=, keeps more"
 _TO_SEARCH_ON: Final = "--object-limit N, or object_limit= of report(), lifts it"
 
@@ -420,7 +419,7 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
     for unjudged, concerned, question in (
         ("holder", None, "who holds {} is not known: {limit}"),
         ("view", "view", "whether a view pins {} is not known: {limit}"),
-        ("growth", "growth", f"{{}}: {_TO_KNOW_GROWTH.format('they grow')}"),
+        ("growth", "growth", f"{{}}: {_how_to_know(report, 'they grow')}"),
         ("trend", "growth", f"whether {{}} grow is not known: {_TO_SAMPLE_MORE}"),
     ):
         for found, why in (
@@ -431,6 +430,13 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
             if open_rows and (kinds is None or concerned is None or concerned in kinds):
                 lines.append(question.format(_largest(open_rows), limit=why))
     return lines
+
+
+def _how_to_know(report: Report, what: str) -> str:
+    """Return what shows whether lines grow: passes, or more of them if the program marks some."""
+    is_marked = any(each.name not in UNASKED for each in report.timeline.passes)
+    how = "let it make more passes" if is_marked else "mark steps with dispose_scope or detector.mark()"
+    return f"{how} to know whether {what}"
 
 
 def _when(program: ProgramFacts) -> str:
@@ -600,7 +606,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
         return headline_of(report)
     lines = [*_ending_lines(report), headline_of(report)]
     lines += [f"{_INDENT}{row}" for row in _causes(report)]
-    in_headline = _TO_KNOW_GROWTH.format("they grow") if report.verdict == "undecided" else None
+    in_headline = _how_to_know(report, "they grow") if report.verdict == "undecided" else None
     lines += [f"undecided: {line}" for line in undecided_of(report) if in_headline is None or in_headline not in line]
     rows_of_all = (*report.leaks, *report.kept, *report.leftovers)
     has_scopes = any(leak.generation or any(name is not None for name in leak.scopes) for leak in rows_of_all)
@@ -702,7 +708,7 @@ def headline_of(report: Report) -> str:
     if not parts:
         return head
     can_grow = any(leak.unjudged == "growth" for leak in report.kept)
-    advice = f" ({_TO_KNOW_GROWTH.format('it grows')})" if can_grow else ""
+    advice = f" ({_how_to_know(report, 'it grows')})" if can_grow else ""
     return f"{head}; {'; '.join(parts)}{advice}"
 
 

@@ -8,6 +8,9 @@ from typing import Final, final
 
 __all__ = [
     "AT_MOST",
+    "HANDED_OVER",
+    "STEP",
+    "UNASKED",
     "Band",
     "Pass",
     "Sample",
@@ -16,6 +19,12 @@ __all__ = [
 
 AT_MOST: Final = 2_000
 """So many samples, passes and scopes a timeline has at most, each."""
+STEP: Final = "optimizer step"
+"""The name of passes that end with each step of an optimizer."""
+HANDED_OVER: Final = "handed over to the parent"
+"""The name of passes of a worker process that end when it hands something over to its parent."""
+UNASKED: Final = (STEP, HANDED_OVER)
+"""The names of passes that the program does not mark: they count where it marks none."""
 
 
 @final

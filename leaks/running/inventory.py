@@ -28,6 +28,7 @@ from ..holders.origins import Chain, Holder, chain_of
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
+from ..report.timeline import STEP, UNASKED
 from ..verdicts.growth import (
     BIRTHS_AT_LEAST,
     COMPREHENSIONS,
@@ -36,9 +37,7 @@ from ..verdicts.growth import (
     MODELS,
     NEVER_RELEASED,
     PASSES_AT_LEAST,
-    STEP,
     STOPPED,
-    UNASKED,
     Point,
     are_few_and_large,
     becomes_larger_alone,
@@ -47,6 +46,7 @@ from ..verdicts.growth import (
     has_levels,
     is_of_phase,
     joins,
+    most_held,
     phase_after_passes,
     rises,
     trend_of,
@@ -451,11 +451,8 @@ class Growing:
             of_phase = bool(phase) and any(is_of_phase(number, phase) for number in numbers)
             for name in (None,) if of_phase else (*names, *earlier):
                 living = 0.0 if kinds else live.get(line, 0.0)
-                trends = [
-                    trend
-                    for number in numbers
-                    if (trend := _trend_until_the_end(number, name, living, phase if of_phase else 0)) is not None
-                ]
+                of_sites = [_trend_until_the_end(each, name, living, phase if of_phase else 0) for each in numbers]
+                trends = [each for each in of_sites if each is not None]
                 if not trends:
                     continue
                 said = end
@@ -651,8 +648,8 @@ def _numbers_of(line: _Line) -> list[int]:
     return numbers
 
 
-def _trend_until_the_end(number: int, name: str | None, live: float, phase: int) -> Trend | None:
-    """Return how a site grew over passes, or births, until it was freed; None if it did not.
+def _trend_until_the_end(number: int, name: str | None, live: float, phase: int) -> tuple[Trend, Point] | None:
+    """Return how a site grew until it was freed, and its highest point; None if it did not grow.
 
     Parameters
     ----------
@@ -672,12 +669,14 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     if trend is None or 2 * live > series[-1][1]:
         return None
     if name is not None:
-        return None if becomes_larger_alone(trend, LOG.site(number)) else trend
+        highest = max(trend.series, key=lambda point: point[1:])
+        return None if becomes_larger_alone(trend, LOG.site(number)) else (trend, highest)
     made = LOG.site(number).births
     _, count, nbytes = series[-1]
     if _were_gathered(number, series, series[-1]):
         return None
-    return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+    trend = replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+    return trend, most_held(series, made)
 
 
 def _until_freed(series: Sequence[Point], *, over_births: bool) -> Sequence[Point]:
@@ -764,8 +763,11 @@ def _undecided_at_the_end(
     stays = is_late = rises_over_passes = False
     for number in _numbers_of(line):
         series = course_over_births(number, phase)
+        row = LOG.site(number)
         # The last of the highest points.
         highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
+        if not passes and series:
+            highest = most_held(series, row.births)
         count, nbytes = count + highest[1], nbytes + highest[2]
         # The first of the highest points: until then it grew. A full cache stays there.
         latest = max(latest, min((point[0] for point in series if point[1] == highest[1]), default=0))
@@ -774,14 +776,14 @@ def _undecided_at_the_end(
             if _were_gathered(number, series, highest):
                 return
             to_highest = [point for point in series if point[0] <= highest[0]]
-            stays = stays or rises(to_highest)
+            keeps = highest[1] * MADE_FOR_ONE >= row.births
+            stays = stays or rises(to_highest) or (keeps and rises(to_highest, EPOCHS))
             is_late = is_late or began_lately(to_highest)
         for course in (LOG.series(number, name) for name in passes):
             # Add the highest point: it may be later than the last pass.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
             rises_over_passes = rises_over_passes or rises(whole)
-        row = LOG.site(number)
         made, peak_nbytes = made + row.births, peak_nbytes + row.peak_nbytes
     is_model = not nbytes
     if not is_model and count and peak_nbytes > nbytes:
@@ -845,14 +847,16 @@ def _made_of(line: _Line) -> int:
     return sum(LOG.site(number).births for number in _numbers_of(line))
 
 
-def _grown_leak(leak: Leak, trends: Sequence[Trend], then: float, end: str, said: str, *, in_a_cycle: bool) -> Leak:
-    """Return the leak of a line that grew and was freed, with the most that it had.
+def _grown_leak(
+    leak: Leak, sites: Sequence[tuple[Trend, Point]], then: float, end: str, said: str, *, in_a_cycle: bool
+) -> Leak:
+    """Return the leak of a line that grew and was freed, with the most that its sites had.
 
     `end` is that of its holders, and `said` is what a report says.
     """
     when = f"{said}, but for a cycle" if in_a_cycle else said
-    highest = [max(trend.series, key=lambda point: point[1:]) for trend in trends]
-    count, nbytes = sum(point[1] for point in highest), sum(point[2] for point in highest)
+    trends = [trend for trend, _ in sites]
+    count, nbytes = sum(point[1] for _, point in sites), sum(point[2] for _, point in sites)
     trend = replace(
         max(trends, key=lambda trend: trend.nbytes_per_pass),
         count_per_pass=sum(trend.count_per_pass for trend in trends),

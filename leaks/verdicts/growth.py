@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, combinations, count, pairwise
-from statistics import median
+from statistics import median, median_low
 from types import CodeType
 from typing import Final, final
 
@@ -18,19 +18,17 @@ from ...scopes.base.sites import is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
 from ..births.log import LOG, SiteRow
 from ..report.leaks import WARM_UP, Trend, replaced
+from ..report.timeline import UNASKED
 
 __all__ = [
     "BIRTHS_AT_LEAST",
     "COMPREHENSIONS",
     "EPOCHS",
     "MODELS",
-    "HANDED_OVER",
     "MADE_FOR_ONE",
     "NEVER_RELEASED",
     "PASSES_AT_LEAST",
-    "STEP",
     "STOPPED",
-    "UNASKED",
     "Evidence",
     "Point",
     "are_few_and_large",
@@ -40,6 +38,7 @@ __all__ = [
     "has_levels",
     "is_of_phase",
     "joins",
+    "most_held",
     "phase_after_passes",
     "rises",
     "trend_of",
@@ -145,6 +144,8 @@ _FINE: Final = 1_000_000
 _UNEVEN: Final = 0.3
 """At a quarter of its life a line has a quarter of its last level; this is the tolerance."""
 
+_TURNS: Final = 16
+"""So many turns of a loop before the highest point of a line are looked at."""
 EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 MODELS: Final = 4
@@ -421,10 +422,14 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     life = course[-1][0] - first
     if life < _LIFE * (course[-1][0] - course[0][0]):
         return False
-    at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
+    places = [bisect_left(course, (first + part * life,)) for part in _QUARTERS]
+    at_quarters = [floors[place] for place in places]
     # A cache fills ever more slowly, and is full in the end. The end of a quarter is known to one
-    # point, so one more is allowed.
-    if floors[-1] - at_quarters[-1] + 1 < _GOES_ON * floors[-1] / 4:
+    # step of the level: tasks that begin together make their results before the first of them ends.
+    step = next(
+        (after - before for after, before in pairwise(reversed(floors[: places[-1] + 1])) if after != before), 0
+    )
+    if floors[-1] - at_quarters[-1] + max(1, step) < _GOES_ON * floors[-1] / 4:
         return False
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
@@ -432,6 +437,47 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
 def _floors_of(course: Sequence[Point]) -> list[int]:
     """Return for each point the smallest live count from there on."""
     return list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
+
+
+def most_held(course: Sequence[Point], births: int) -> Point:
+    """Return the highest point of a line, without results that were there only for a moment.
+
+    An expression makes one or two others on the way to its result. How many were gone after each
+    turn is seen before the highest point.
+
+    Parameters
+    ----------
+    course : sequence of (int, int, int)
+        The points of the line over the births of the program, in order; not empty.
+    births : int
+        How many births the line had.
+    """
+    highest = max(course, key=lambda point: (point[1], point[0]))
+    if highest[1] < EPOCHS:
+        return highest
+    before = course[: course.index(highest)]
+    # By how much the live count and bytes fell after each turn, before the next one began.
+    falls: list[tuple[int, int]] = []
+    top = lowest = (0, 0)
+    for _, live, nbytes in (*before, highest):
+        if lowest[0] < top[0] and live > lowest[0]:
+            falls.append((top[0] - lowest[0], top[1] - lowest[1]))
+            top = lowest = live, nbytes
+        elif live >= top[0]:
+            top = lowest = live, nbytes
+        else:
+            lowest = live, nbytes
+    if not falls:
+        return highest
+    number, live, nbytes = highest
+    held = live - median_low(fall for fall, _ in falls[-_TURNS:])
+    if births < len(course):
+        held_nbytes = nbytes - median_low(fall for _, fall in falls[-_TURNS:])
+    else:
+        # No other line makes anything in a turn: the next result was there at the lowest point.
+        held -= 1
+        held_nbytes = next((each[2] for each in reversed(before) if each[1] == held), 0)
+    return (number, held, held_nbytes) if 2 * held >= live and held_nbytes > 0 else highest
 
 
 def began_lately(course: Sequence[Point]) -> bool:
@@ -636,13 +682,6 @@ def course_over_births(site: int, phase: int = 0) -> list[Point]:
 
 # The growth of a line by the log of births.
 
-
-STEP: Final = "optimizer step"
-"""The name of passes that end with each step of an optimizer."""
-HANDED_OVER: Final = "handed over to the parent"
-"""The name of passes of a worker process that end when it hands something over to its parent."""
-UNASKED: Final = (STEP, HANDED_OVER)
-"""The names of passes that the program does not mark: they count where it marks none."""
 
 _NAMES: Final = 8
 """So many names of passes are looked at, those with the most passes."""

@@ -15,8 +15,7 @@ from disposescope.leaks.detector import own_pages, recording
 from disposescope.leaks.detector.collection import collection_paused
 from disposescope.leaks.detector.own_pages import OwnPages, own_nbytes
 from disposescope.leaks.detector.recording import Thinned
-from disposescope.leaks.report.timeline import AT_MOST
-from disposescope.leaks.verdicts.growth import HANDED_OVER
+from disposescope.leaks.report.timeline import AT_MOST, HANDED_OVER
 
 
 def test_samples_passes_and_scopes_are_recorded() -> None:

@@ -13,20 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from disposescope.leaks.report.report import Report
+from disposescope.leaks.report.report import Report, headline_of
 from disposescope.leaks.reporters.json_report import report_from_json
 from disposescope.leaks.running.inventory import Growing
 
-pytestmark = pytest.mark.long
+from .forked_programs import FORKED, processes_end  # noqa: F401
 
-
-WITHOUT_TIMER = """
-import sys
-from disposescope.leaks.commands import main
-from disposescope.leaks.running import session
-session._INTERVAL_S = 3600.0
-sys.exit(main())
-"""
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are run in forks"),
+]
 
 
 def report_on(folder: Path, source: str, *, is_measured: bool = True, has_timer: bool = True) -> Report:
@@ -36,15 +32,12 @@ def report_on(folder: Path, source: str, *, is_measured: bool = True, has_timer:
     reach the same code. Without a timer no report is written now and then: where one holds the
     memory that a program frees, the verdict may be "undecided".
     """
-    (folder / "program.py").write_text(source)
-    begin = ["-m", "disposescope"] if has_timer else ["-c", WITHOUT_TIMER]
-    command = [sys.executable, *begin, "run", "-q", "-o", "r.json", "program.py"]
-    environment = dict(os.environ)
-    if not is_measured:
-        environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return report_from_json((folder / "r.json").read_text(encoding="utf-8"))
+    program = folder / "program.py"
+    program.write_text(source)
+    library = next((name for name in ("torch", "jax") if f"import {name}" in source), "numpy")
+    return report_from_json(
+        FORKED.report_of(program, folder, library=library, is_measured=is_measured, has_timer=has_timer)
+    )
 
 
 CYCLES = """
@@ -1709,3 +1702,63 @@ def test_episodes_that_become_longer_are_no_growth_unless_they_are_kept(
 ) -> None:
     pytest.importorskip("torch")
     assert report_on(tmp_path, EPISODES.format(keeps=keeps), is_measured=False).verdict == verdict
+
+
+FEW_IN_MAIN = """
+import numpy as np
+
+def main():
+    kept = {start}
+    for step in range({steps}):
+        kept.append({made})
+        print(step)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "made"), [(10, "np.ones(20_000) * step"), (16, "np.ones(20_000) * step"), (20, "np.ones(20_000)")]
+)
+def test_a_few_results_that_main_keeps_are_undecided_and_counted(tmp_path: Path, steps: int, made: str) -> None:
+    report = report_on(tmp_path, FEW_IN_MAIN.format(start="[]", steps=steps, made=made), has_timer=False)
+    assert report.verdict == "undecided"
+    [kept] = report.kept
+    assert (kept.count, kept.freed) == (steps, "when main() returned")
+    assert kept.nbytes == pytest.approx(160_000 * steps, rel=0.001)
+
+
+def test_the_last_few_results_in_main_are_clean(tmp_path: Path) -> None:
+    start = "__import__('collections').deque(maxlen=8)"
+    program = FEW_IN_MAIN.format(start=start, steps=60, made="np.ones(20_000) * step")
+    assert report_on(tmp_path, program, has_timer=False).verdict == "clean"
+
+
+WAVES = """
+import asyncio
+import numpy as np
+import disposescope as ds
+
+history = {{}}
+
+async def request(number):
+    with ds.dispose_scope("request", escapes="keep"):
+        result = np.ones(20_000) * number
+        await asyncio.sleep(0)
+        history[number{modulo}] = result
+
+async def main():
+    for wave in range(4):
+        await asyncio.gather(*(request(50 * wave + number) for number in range(50)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("modulo", "verdict"), [("", "undecided"), (" % 50", "clean")])
+def test_what_requests_keep_that_begin_together_is_undecided(tmp_path: Path, modulo: str, verdict: str) -> None:
+    report = report_on(tmp_path, WAVES.format(modulo=modulo), has_timer=False)
+    assert report.verdict == verdict
+    if verdict == "undecided":
+        # The program marks its steps.
+        assert "let it make more passes to know whether it grows" in headline_of(report)
