@@ -382,7 +382,7 @@ class _Replay:
         place = source.end_of_use(name, binding, last)
         if place is None:
             return
-        around, begin, end = place
+        around, begin, end, until = place
         lines = self._lines_in(code)
         # A value that outlives the function has another holder than the variable.
         births = births[recording.upper[births] <= self._next(lines < 0, births)]
@@ -394,7 +394,8 @@ class _Replay:
 
             It has returned, is below the line, or is in the next turn of a loop around them.
             """
-            return np.minimum(self._next((lines < begin) | (lines > line), births), next_turns)
+            is_below = (lines > line) & (lines <= until)
+            return np.minimum(self._next((lines < begin) | is_below, births), next_turns)
 
         if not known.returns_on(last):
             upper = recording.upper.copy()
@@ -402,7 +403,7 @@ class _Replay:
             behind = f"the {around} that ends at " if around else ""
             yield f"del {name} after {behind}{file}:{end}", (recording.lower, upper, recording.sizes)
         earlier = [line for line in uses if line < last]
-        if not earlier or not source.can_recompute(name, binding):
+        if not earlier or not source.can_recompute(name, binding, last):
             return
         ends, begins = left(max(earlier)), self._next(lines >= last, births)
         is_cut = (ends <= self.peak_time) & (self.peak_time < begins) & (begins < recording.upper[births])

@@ -16,10 +16,11 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType
-from typing import Final, Literal, TypeAlias, cast, final
+from typing import Final, Literal, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
@@ -44,7 +45,7 @@ from .functions import (
 from .recording import globals_of_file, role_of
 from .values import NUMBER, Instance, ValueKind, Values, argument_count, name_of
 
-__all__ = ["Fate", "Source", "Sources"]
+__all__ = ["EndOfUse", "Fate", "Source", "Sources"]
 
 Fate: TypeAlias = Literal["gone", "changed", "returned", "returned in another", "kept"]
 """What happens to a value.
@@ -91,7 +92,29 @@ _NAMES_OF_STATEMENTS: Final[Mapping[type, str]] = {
     ast.TryStar: "try statement",
 }
 """What advice calls compound statements."""
+_WITH_BODY: Final = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
 _DISPLAYS: Final = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred)
+
+
+class EndOfUse(NamedTuple):
+    """Where a variable is not used any more.
+
+    Attributes
+    ----------
+    called : str
+        What the statement with the last use is called; ``""`` for one without a block.
+    begin : int
+        The first line of the statement that binds the variable, or of the block with it.
+    end : int
+        The last line of the statement with the last use.
+    until : int
+        Up to this line nothing catches an exception, which may pass what is written behind `end`.
+    """
+
+    called: str
+    begin: int
+    end: int
+    until: int
 
 
 @final
@@ -614,7 +637,7 @@ class Source:
             file.scope(each) is function for each in file.names(name, file.tree if function is file.tree else function)
         )
 
-    def end_of_use(self, name: str, bound: int, line: int) -> tuple[str, int, int] | None:
+    def end_of_use(self, name: str, bound: int, line: int) -> EndOfUse | None:
         """Return behind which statement a variable can be deleted; None if behind none.
 
         It is the statement with the last use that is in the same block as the statement which binds
@@ -629,18 +652,16 @@ class Source:
         line : int
             The line of the last use.
 
-        Returns
-        -------
-        tuple of (str, int, int)
-            What the statement is called, ``""`` for one without a block; the first line of the
-            statement that binds the variable, or of the block with it; and the last line of the
-            statement with the last use.
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
         if self.file is None or self._function is None or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
             return None
         if any(isinstance(each.ctx, ast.Del) for each in self.file.names(name, self._function)):
+            return None
+        header = self.file.parents[statement]
+        if isinstance(header, ast.stmt) and header.lineno == statement.lineno:
+            # A block on the line of its header, such as ``if c: x = f()``: no line follows in it.
             return None
         around: ast.stmt = statement
         while True:
@@ -652,20 +673,43 @@ class Source:
                 if each.lineno <= line <= end:
                     if any(_leaves_a_loop(inner, self.file) for inner in passed):
                         return None
-                    return _NAMES_OF_STATEMENTS.get(type(each), ""), around.lineno, end
+                    called = _NAMES_OF_STATEMENTS.get(type(each), "")
+                    return EndOfUse(called, around.lineno, end, self._end_of_what_catches(each))
             if not isinstance(parent, ast.With) or not all(_is_harmless(item) for item in parent.items):
                 return None
             around = parent
 
-    def can_recompute(self, name: str, bound: int) -> bool:
-        """Return whether the value of a variable can be computed a second time.
+    def _end_of_what_catches(self, statement: ast.stmt) -> int:
+        """Return the last line of the innermost block around a statement that may catch exceptions.
+
+        Without such a block, a line that no file has.
+        """
+        assert self.file is not None
+        inside: ast.AST = statement
+        for node in self.file.up(statement):
+            if node is self._function:
+                break
+            catches = isinstance(node, (ast.Try, ast.TryStar)) and bool(node.handlers)
+            if isinstance(node, (ast.With, ast.AsyncWith)):
+                catches = not all(_is_harmless(item) for item in node.items)
+            if catches and isinstance(node, _WITH_BODY) and inside in node.body:
+                return node.body[-1].end_lineno or node.body[-1].lineno
+            inside = node
+        return sys.maxsize
+
+    def can_recompute(self, name: str, bound: int, line: int) -> bool:
+        """Return whether the value of a variable can be computed a second time, before a line.
 
         It can where one operation makes it from numbers, and from arrays that only this function
         refers to and nothing changes.
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
-        if not isinstance(statement, ast.Assign) or not self._is_only_read(name):
+        if not isinstance(statement, ast.Assign) or not self._is_only_read(name) or self.file is None:
+            return False
+        blocks = [each for each in self.file.up(statement) if isinstance(each, (ast.With, ast.AsyncWith))]
+        if any(line > (each.end_lineno or each.lineno) for each in blocks):
+            # Outside of the block it may be another value: ``autocast`` says which dtype it has.
             return False
         value = statement.value
         operands: list[ast.expr]

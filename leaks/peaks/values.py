@@ -28,6 +28,8 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torc
 
 _COPYING: Final = frozenset({"copy", "repeat", "tile", "where"})
 """Functions whose results have objects in them if an argument is None."""
+_PLACES_OF_TYPES: Final = {"ones": 1, "zeros": 1, "empty": 1, "identity": 1, "eye": 3, "linspace": 5}
+"""Which positional argument of functions of NumPy is the ``dtype``."""
 _WITHOUT_CODE_OF_THE_PROGRAM: Final = ("builtins", "numpy", "torch")
 """Packages of the types at whose instances an attribute is read: no code of the program runs."""
 Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
@@ -288,7 +290,8 @@ class Values:
             is_inexact = ValueKind("inexact", 0) in kinds[name == "full" :]
         is_torch = vars(sys.modules.get("torch") or builtins).get(name) is function
         given = list(call.args) if is_torch or name in ("rand", "randn") else call.args[:1]
-        types = [*([] if is_torch or name not in ("ones", "zeros", "empty") else call.args[1:2])]
+        place = _PLACES_OF_TYPES.get(name)
+        types = [] if is_torch or place is None else call.args[place : place + 1]
         types += [each.value for each in call.keywords if each.arg == "dtype"]
         if types:
             is_inexact = name in CREATING and all(_is_inexact_type(each) for each in types)

@@ -159,6 +159,10 @@ FREE = {
     "a statement in a loop with a context": (
         "for _ in range(2):\n        with np.errstate(all='ignore'):\n            v = float(x.sum())"
     ),
+    "a statement in a try statement": (
+        "try:\n        y = np.ones(N)\n        float(y.sum())\n        v = np.ones(N)\n"
+        "    except ValueError:\n        raise\n    v = float(x.sum())"
+    ),
     "a statement in an if": "if N:\n        v = x * 2",
     "a statement in a loop": "for _ in range(3):\n        v = x * 2",
     "a statement in a loop of several lines": "for _ in range(2):\n        v = float(x.sum())\n        v += 1",
@@ -442,6 +446,14 @@ NOT_TO_BE_DELETED = {
     ),
     "kept by a cache in an attribute": "x = loader.load(1)\n    s = float(x.sum())",
     "kept by a cache that is an argument": "x = through(loaded_once, 1)\n    s = float(x.sum())",
+    "on the line of its block": "if s == 0.0: x = np.ones(N); s += float(x.sum())\n    a = np.ones(N)",
+    "on the line of its loop": "for _ in range(1): x = np.ones(N); s += float(x.sum())\n    a = np.ones(N)",
+    "before an exception passes": (
+        "try:\n        x = np.ones(N)\n        fail(x)\n    except ValueError:\n        s += 1.0"
+    ),
+    "before an exception passes that a context catches": (
+        "with contextlib.suppress(ValueError):\n        x = np.ones(N)\n        fail(x)"
+    ),
     "read by a text": (
         "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    s += float(computed('x * 2')[0])"
     ),
@@ -602,6 +614,8 @@ NOT_IN_PLACE = {
     "the operand backwards": "h = h + h[::-1]",
     "a choice": "h = np.exp(h)[np.arange(300)]",
     "whole numbers": "h = np.arange(N) * 0.5",
+    "whole numbers of a matrix": "h = np.identity(300, int) * 0.5",
+    "whole numbers of a matrix, by position": "h = np.eye(300, 300, 0, int) / 2.0",
     "a product that is no ufunc": "h = np.dot(h, w)",
     "an array with more dimensions": "h = h * np.ones(wide.shape)",
 }
@@ -640,6 +654,7 @@ NOT_MADE_AGAIN = {
     "and changed by a function of the program's": "gate = np.ones(N)\n    refill(gate)",
     "and doubled by a function of the program's": "gate = np.ones(N)\n    double(gate)",
     "and sorted": "gate = base * 2.0\n    gate.sort()",
+    "in a block that is left": "with np.errstate(divide='ignore'):\n        gate = 1.0 / base",
 }
 
 
