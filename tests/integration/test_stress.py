@@ -1,4 +1,4 @@
-"""The stress program, with few rounds: it runs, every scenario does something, nothing is found."""
+"""The stress programs, with few rounds: they run, everything does something, nothing is found."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def test_a_few_rounds_of_stress_find_nothing(tmp_path: Path) -> None:
     not_run = [line for line in lines if re.match(r"\w+: not run, there is no (torch|jax)$", line)]
     assert len(ran) + len(not_run) == len(lines), told
     assert len(ran) >= 8
+
+
+@pytest.mark.long
+def test_advice_for_a_few_random_programs_holds() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.stress.advice", "--rounds", "4", "--only", "numpy"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"^ +[1-9]\d* pieces of advice: del$", ended.stdout, re.MULTILINE), ended.stdout
