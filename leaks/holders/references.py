@@ -188,7 +188,7 @@ def referents_of(node: Any) -> list[object]:
     if is_module(node) or cls in HIDDEN_TYPES:
         return []
     if issubclass(cls, type):
-        return list(namespace_of(node).values())
+        return [*namespace_of(node).values(), *bases_of(node)[1:]]
     if issubclass(cls, _thread_local):
         return _of_thread_local(node)
     if is_weak_keyed(node):

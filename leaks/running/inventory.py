@@ -807,7 +807,7 @@ def _undecided_at_the_end(
             leak,
             count=count,
             nbytes=nbytes,
-            used_nbytes=min(leak.used_nbytes, nbytes),
+            used_nbytes=min(round(leak.used_nbytes / leak.count * count), nbytes),
             graph_nbytes=graph_nbytes,
             made=None if count >= NEVER_RELEASED * made else made,
             freed=end,
@@ -884,7 +884,7 @@ def _grown_leak(
         unjudged=leak.unjudged if is_found else None,
         count=count,
         nbytes=nbytes,
-        used_nbytes=min(leak.used_nbytes, nbytes),
+        used_nbytes=min(round(leak.used_nbytes / leak.count * count), nbytes),
         graph_nbytes=leak.graph_nbytes if leak.kind == "graph" else round(leak.graph_nbytes / leak.count * count),
         trend=trend,
         freed=when,
@@ -952,7 +952,7 @@ def _freed_graph_leak(leak: Leak, end: str) -> Leak:
     """Return the leak of a line that graphs held until they were freed."""
     return replace(
         leak,
-        sure="likely",
+        sure="possible" if leak.sure == "possible" else "likely",
         freed=end,
         holders=_those_that_go(leak.holders, end),
         carriers=_those_that_go(leak.carriers, end),

@@ -565,6 +565,7 @@ class _Group:
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
                 is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
+                graphs=0 if holders.are_in_a_bounded_deque(subjects, len(with_graphs)) else len(with_graphs),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
                 nodes_nbytes=nodes_nbytes,
                 is_in_traceback=any(chain is not None and chain.is_in_traceback for chain in chains),
