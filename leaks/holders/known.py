@@ -18,7 +18,7 @@ from typing import Any, Final, cast, final
 
 from ..report.leaks import KnownLeak
 from .paths import steps
-from .references import class_of, named_in, qualified_name_of
+from .references import bases_of, class_of, named_in, qualified_name_of
 
 __all__ = ["is_cycle_of_library", "known_on", "remedy_on", "rows"]
 
@@ -172,7 +172,7 @@ def _steps_of_classes(chain: list[object]) -> Iterator[str]:
 
 
 def _classes_of(thing: object) -> Iterator[str]:
-    for base in class_of(thing).__mro__:
+    for base in bases_of(class_of(thing)):
         module = named_in(base, "__module__")
         # A type of the interpreter may have none.
         yield f"{module if isinstance(module, str) else 'builtins'}.{qualified_name_of(base)}"

@@ -260,8 +260,12 @@ def classes_of(node: object) -> tuple[type, ...]:
 
 
 def bases_of(cls: type) -> tuple[type, ...]:
-    """Return a class and its bases, read past its metaclass."""
-    return cast("tuple[type, ...]", _mro(cls))
+    """Return a class and its bases, read past its metaclass.
+
+    A type that is not ready, or whose class statement still runs, has no bases yet.
+    """
+    bases: tuple[type, ...] | None = _mro(cls)
+    return (cls,) if bases is None else bases
 
 
 def class_of(thing: object) -> type:

@@ -592,3 +592,19 @@ def test_a_class_that_was_dropped_is_in_a_cycle_with_itself() -> None:
     assert re.search(r"class .*Weighted\.__mro__\[0\] -> class .*Weighted, holds \.values", chain)
     gc.collect()
     assert values() is None
+
+
+def test_a_search_goes_through_a_class_whose_statement_still_runs() -> None:
+    # Such a class has None for its ``__mro__``, as has a type of compiled code that is not ready.
+    chains: list[str] = []
+    kept: list[object] = []
+
+    class Asking(type):
+        def mro(cls) -> list[type]:
+            kept.append(cls)
+            chains.extend(ds.why_alive(kept[0]))
+            return super().mro()
+
+    kept.append(ds.Tensor(np.zeros(1000)))
+    Asking("Asked", (), {"kept": kept})
+    assert any("'kept'[0]" in each for each in chains)
