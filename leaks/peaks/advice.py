@@ -247,7 +247,7 @@ class _Replay:
         self.groups, all_frames = recording.groups()
         self.frames = [without_notes(frames) for frames in all_frames]
         self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
-        self.sources = Sources(self.frames)
+        self.sources = Sources(self.frames, np.bincount(self.groups, minlength=len(self.frames)).tolist())
         self.irregular = self._irregular()
         self.variables = [self._variable_of(frames) for frames in self.frames]
         self.peak_time, _ = recording.peak()

@@ -17,6 +17,7 @@ import ast
 import builtins
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType
@@ -93,6 +94,7 @@ _NAMES_OF_STATEMENTS: Final[Mapping[type, str]] = {
 }
 """What advice calls compound statements."""
 _WITH_BODY: Final = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
+_SIMPLE: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
 _DISPLAYS: Final = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred)
 
 
@@ -127,21 +129,29 @@ class Sources:
     ----------
     frames : sequence of tuple of (code, int)
         The frames of births, innermost first.
+    times : sequence of int
+        How many births had each of the frames.
     """
 
-    def __init__(self, frames: Sequence[tuple[Mark, ...]]) -> None:
+    def __init__(self, frames: Sequence[tuple[Mark, ...]], times: Sequence[int]) -> None:
         self._sources: dict[int, Source] = {}
         # For each instruction, the frames inside it at each birth.
         self._inside: dict[tuple[int, int], list[tuple[Mark, ...]]] = {}
         # What becomes of the value of a parameter: by the code, the name, how deep the functions
         # nest, and what is around the value.
         self.fates: dict[tuple[int, str, int, _HeldBy], Fate] = {}
-        # The instructions at which memory was born without other Python code.
-        self._direct = {(id(marks[0][0]), marks[0][1]) for marks in frames if marks}
-        for marks in frames:
+        # How many births were at each instruction, and with each of the frames inside it.
+        self._births_at: Counter[tuple[int, int]] = Counter()
+        self._births_inside: dict[tuple[int, int], list[int]] = {}
+        self._times: dict[tuple[int, int], int] = {}
+        for marks, count in zip(frames, times, strict=True):
             for number, (code, offset) in enumerate(marks):
+                place = id(code), offset
                 if number:
-                    self._inside.setdefault((id(code), offset), []).append(marks[:number])
+                    self._inside.setdefault(place, []).append(marks[:number])
+                    self._births_inside.setdefault(place, []).append(count)
+                else:
+                    self._births_at[place] += count
 
     def of(self, code: CodeType) -> Source:
         """Return the source of a code object; without a file where that cannot be read."""
@@ -156,7 +166,24 @@ class Sources:
 
     def is_born_at(self, code: CodeType, offset: int) -> bool:
         """Return whether memory was born at an instruction, without other Python code between."""
-        return (id(code), offset) in self._direct
+        return (id(code), offset) in self._births_at
+
+    def times_at(self, code: CodeType, offset: int) -> int:
+        """Return how often an instruction ran so that memory was born at it, or inside it.
+
+        Births of one run count once if they were inside the same function and not at one place.
+        """
+        place = id(code), offset
+        times = self._times.get(place)
+        if times is None:
+            # For each function called there, how many births there were on each way inside it.
+            ways: dict[int, Counter[tuple[tuple[int, int], ...]]] = {}
+            for marks, count in zip(self.inside(code, offset), self._births_inside.get(place, []), strict=True):
+                way = tuple((id(each), inner) for each, inner in marks)
+                ways.setdefault(id(_function_called(marks)[0]), Counter())[way] += count
+            times = self._births_at[place] + sum(max(each.values()) for each in ways.values())
+            self._times[place] = times
+        return times
 
 
 @final
@@ -487,6 +514,9 @@ class Source:
             if code is None or not (is_same or (is_module and self._is_given(call.func))):
                 # Several functions may be called there. Those that make no memory are not recorded.
                 return "kept"
+            if is_module and not self._makes_memory_each_time(call):
+                # An instance of this class may have `torch.nn.Identity` there, another has not.
+                return "kept"
             if role_of(code) is not Role.USER:
                 fates.add("gone")
                 continue
@@ -501,6 +531,30 @@ class Source:
                 self._fate_of_parameter(code, each, depth, held_by) for each in parameters[: 1 if is_module else None]
             )
         return _worst(fates)
+
+    def _makes_memory_each_time(self, call: ast.Call) -> bool:
+        """Return whether memory was born in a call as often as in the statements beside it."""
+        assert self.file is not None
+        times = self._times_of(call)
+        return all(self._times_of(each) <= times for each in self._results_beside(call))
+
+    def _times_of(self, node: ast.expr) -> int:
+        return sum(self._sources.times_at(self.code, offset) for offset in self._values.offsets_of(node))
+
+    def _results_beside(self, call: ast.Call) -> Iterator[ast.expr]:
+        """Yield the operators and calls with one result in the block that a call is in."""
+        assert self.file is not None
+        statement = self.file.statement(call)
+        around = None if statement is None else self.file.parents.get(statement)
+        blocks = [block for _, block in ast.iter_fields(around) if isinstance(block, list)] if around else []
+        for beside in next((block for block in blocks if statement in block), []):
+            for node in ast.walk(beside) if isinstance(beside, _SIMPLE) else ():
+                parent = self.file.parents.get(node)
+                is_one = isinstance(parent, (ast.BinOp, ast.Call, ast.Return)) or (
+                    isinstance(parent, ast.Assign) and all(isinstance(each, ast.Name) for each in parent.targets)
+                )
+                if is_one and isinstance(node, (ast.BinOp, ast.Call)) and self.file.scope(node) is self._function:
+                    yield node
 
     def _inside(self, call: ast.Call) -> list[tuple[Mark, ...]]:
         """Return the frames inside a call, innermost first, for each birth there."""

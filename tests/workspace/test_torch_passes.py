@@ -561,6 +561,44 @@ def step():
     assert [each.text for each in peak.advice if each.text.startswith("del x_twice")] == []
 
 
+ACTIVATIONS_IN_ATTRIBUTES = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, active):
+        super().__init__()
+        self.active = active
+
+    def forward(self, value):
+        x = value * 2.0
+        z = self.active(x)
+        w = torch.cat([z, z, z])
+        return float(w.sum() + z.sum())
+
+blocks = [Block(nn.Tanh()), Block({other})]
+
+def step():
+    with torch.no_grad():
+        return sum(block(torch.ones(200, 100)) for block in blocks)
+"""
+
+
+def test_nothing_is_said_of_what_a_module_in_an_attribute_may_return_as_it_is(tmp_path: Path) -> None:
+    text = ACTIVATIONS_IN_ATTRIBUTES.replace("{other}", "nn.Identity()")
+    assert deletion_of_x(torch_peak(tmp_path / "program.py", text)) is None
+
+
+@pytest.mark.parametrize("other", ["nn.Tanh()", "nn.ReLU()", "nn.GELU()"])
+def test_the_peak_of_what_goes_into_a_module_in_an_attribute_is_what_was_said(tmp_path: Path, other: str) -> None:
+    text = ACTIVATIONS_IN_ATTRIBUTES.replace("{other}", other)
+    advice = deletion_of_x(torch_peak(tmp_path / "program.py", text))
+    assert advice is not None
+    deleted = text.replace("z = self.active(x)", "z = self.active(x)\n        del x")
+    after = torch_peak(tmp_path / "after.py", deleted)
+    assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
 def test_nothing_is_said_of_a_tensor_that_a_hook_has(tmp_path: Path) -> None:
     made = "y = torch.ones(10000, 100)\n        x = seen(y)\n        del y"
     text = TORCH_PROGRAM.replace("{made}", made).replace("{use}", "v = float(x.sum())")
