@@ -549,6 +549,8 @@ class _Group:
         nodes_nbytes = holders.node_nbytes_of(subjects, carriers) * count if is_kept else 0
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
         times = _pinned_times(views, holders)
+        is_of_evaluation = self.reason == "graph" and holders.is_of_evaluation(subjects)
+        are_bounded = is_of_evaluation and holders.are_in_a_bounded_deque(subjects, len(with_graphs))
         verdict = judgement_on(
             Facts(
                 oldest=oldest,
@@ -564,8 +566,8 @@ class _Group:
                 is_bounded=evidence.watched(births),
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
-                is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
-                graphs=0 if holders.are_in_a_bounded_deque(subjects, len(with_graphs)) else len(with_graphs),
+                is_of_evaluation=is_of_evaluation,
+                graphs=0 if are_bounded else len(with_graphs),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
                 nodes_nbytes=nodes_nbytes,
                 is_in_traceback=any(chain is not None and chain.is_in_traceback for chain in chains),
