@@ -9,6 +9,7 @@ import functools
 import gc
 import itertools
 import os
+import sys
 from collections import UserDict
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +45,16 @@ def shared_files(*pids: int) -> set[str]:
     return {path.name for pid in pids or (os.getpid(),) for path in Path("/dev/shm").glob(f"torch_{pid}_*")}
 
 
+def open_files_of_shared_memory() -> int:
+    """Return how many files in ``/dev/shm`` this process has open."""
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        # The one that lists the folder is closed by now.
+        with suppress(FileNotFoundError):
+            count += str(link.readlink()).startswith("/dev/shm/torch_")
+    return count
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Any:
     gc.collect()
@@ -51,6 +62,22 @@ def nothing_is_left() -> Any:
     yield
     gc.collect()
     assert (ds.statistics(process=True).live, shared_files()) == before
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the default of PyTorch is to send files on Linux only")
+def test_a_batch_that_is_kept_keeps_a_file_open_and_a_scope_lets_it_go() -> None:
+    # As docs/how-to/messages-about-memory.md says.
+    loader = data.DataLoader(torch.ones(60, 3), batch_size=2, num_workers=1, multiprocessing_context="fork")
+    kept = list(loader)
+    assert open_files_of_shared_memory() == 30
+    del kept
+    # The variable holds disposed batches.
+    kept = list(ds.scoped_batches(loader))
+    assert (len(kept), open_files_of_shared_memory()) == (30, 0)
+    with ds.dispose_scope():
+        kept = [ds.move_to_outer(batch.clone()) for batch in ds.scoped_batches(loader)]
+        assert open_files_of_shared_memory() == 0
 
 
 @pytest.mark.long
