@@ -546,8 +546,9 @@ class Source:
         assert self.file is not None
         statement = self.file.statement(call)
         around = None if statement is None else self.file.parents.get(statement)
-        blocks = [block for _, block in ast.iter_fields(around) if isinstance(block, list)] if around else []
-        for beside in next((block for block in blocks if statement in block), []):
+        fields = () if around is None else ast.iter_fields(around)
+        blocks = [cast("list[ast.AST]", block) for _, block in fields if isinstance(block, list)]
+        for beside in next((block for block in blocks if statement in block), ()):
             for node in ast.walk(beside) if isinstance(beside, _SIMPLE) else ():
                 parent = self.file.parents.get(node)
                 is_one = isinstance(parent, (ast.BinOp, ast.Call, ast.Return)) or (
