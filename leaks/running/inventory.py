@@ -6,6 +6,7 @@ locals and JAX's caches hold. So the report is made before, and what threads mak
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +20,14 @@ from typing import Final, final
 from weakref import ref
 
 from ...scopes.base.process import bytes_text
-from ...scopes.base.sites import Site, is_in_comprehension, is_inside, is_of_the_program
+from ...scopes.base.sites import Mark, Role, Site, is_in_comprehension, is_inside, is_of_the_program
 from ...scopes.framework import only_records
-from ..births.log import LOG, complete_log, innermost_line
+from ..births.log import LOG, SiteRow, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.origins import Chain, Holder, chain_of
-from ..report.leaks import Leak, Sureness, Trend
+from ..peaks.recording import role_of
+from ..report.leaks import Leak, Sureness, Trend, excerpt_of, fingerprint_of
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
 from ..report.timeline import STEP, UNASKED
@@ -69,6 +71,9 @@ _OF_EXIT: Final = "not found: code of an extension, such as the arguments of ate
 _OF_AN_EXIT_FUNCTION: Final = (
     "call atexit.unregister() when it has done its work, or have the exit function refer to it by weakref.ref"
 )
+_FOR_MODELS: Final = ("backward", "step")
+"""Calls that make the gradients of models and the state of optimizers."""
+_NOT_SEEN: Final = "not found: freed before it was searched for"
 _UNKNOWN_END: Final = "before the program ended"
 _WITH_THE_EXCEPTION: Final = "with the exception that ended the program"
 _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
@@ -228,6 +233,7 @@ class Growing:
         "_next",
         "_outermost",
         "_peaks",
+        "_seen",
         "_undecided",
     )
 
@@ -238,6 +244,8 @@ class Growing:
         self._grown: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
         # Lines that may grow.
         self._undecided: dict[_Line, Leak] = {}
+        # Lines of which a look has seen so many results that it has judged them.
+        self._seen: set[_Line] = set()
         # Lines of graphs over many steps, and of tensors with such graphs, at their most bytes.
         self._graphs: dict[_Line, Leak] = {}
         # For each line with one model: that, how many the line has made, and the bytes of the model
@@ -298,6 +306,10 @@ class Growing:
             How many of each line lived then: threads of the program may go on meanwhile.
         """
         in_scope = bool(OPENINGS.open_scopes())
+        self._seen.update(line for line, count in live.items() if count >= EPOCHS)
+        self._seen.update(
+            _line_of(leak) for leak in (*report.leaks, *report.kept) if are_few_and_large(leak.count, leak.nbytes)
+        )
 
         def is_given_back(leak: Leak) -> bool:
             return in_scope and leak.scopes != (None,)
@@ -493,7 +505,38 @@ class Growing:
                 line, leak, end, births, live.get(line, 0.0), () if of_phase else with_enough_passes, phase * of_phase
             )
         ]
+        known |= {_line_of(leak) for leak in (*kept, *undecided)}
+        undecided += [leak for leak in self._unseen(births, live) if _line_of(leak) not in known]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
+
+    def _unseen(self, births: int, live: Mapping[_Line, float]) -> Iterator[Leak]:
+        """Yield lines whose results stayed until they were freed, and that no look has seen.
+
+        Such as those of a `main()` that makes little else: no look was due until it returned. What
+        a scope or a comprehension had is by design. Parameters and gradients belong to models.
+        """
+        if any(name not in UNASKED for name in LOG.passes()):
+            return
+        of_models = {site for site, kind, _ in live if noun_of(kind) == "model"}
+        rows_of: dict[_Line, list[SiteRow]] = {}
+        for number in range(LOG.site_count()):
+            row = LOG.site(number)
+            rows_of.setdefault((innermost_line(row), row.kind, row.op), []).append(row)
+        for line, rows in rows_of.items():
+            if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS:
+                continue
+            first, last = min(row.first_birth for row in rows), max(row.last_birth for row in rows)
+            # Few programs have a line of which this is true.
+            if last - first < STOPPED * births or sum(row.peak_nbytes for row in rows) < WORTH_NBYTES:
+                continue
+            place = rows[0].places[0] if rows[0].places else None
+            if place is None or role_of(place[0]) is not Role.USER or _is_in_comprehension(place):
+                continue
+            for leak in _undecided_at_the_end(
+                line, _unseen_leak(line, rows), _UNKNOWN_END, births, live.get(line, 0.0), (), 0
+            ):
+                if leak.count >= EPOCHS:
+                    yield leak
 
     def _take_size(self, leak: Leak, births: int) -> None:
         """Take the bytes of a model at a look; of one that replaced another, from now on."""
@@ -770,13 +813,14 @@ def _undecided_at_the_end(
             highest = most_held(series, row.births)
         count, nbytes = count + highest[1], nbytes + highest[2]
         # The first of the highest points: until then it grew. A full cache stays there.
-        latest = max(latest, min((point[0] for point in series if point[1] == highest[1]), default=0))
+        latest = max(latest, min((point[0] for point in series if point[1] >= highest[1]), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
             if _were_gathered(number, series, highest):
                 return
             to_highest = [point for point in series if point[0] <= highest[0]]
-            keeps = highest[1] * MADE_FOR_ONE >= row.births
+            # The last result may have come after the last point.
+            keeps = (highest[1] + 1) * MADE_FOR_ONE >= row.births
             stays = stays or rises(to_highest) or (keeps and rises(to_highest, EPOCHS))
             is_late = is_late or began_lately(to_highest)
         for course in (LOG.series(number, name) for name in passes):
@@ -812,6 +856,46 @@ def _undecided_at_the_end(
             made=None if count >= NEVER_RELEASED * made else made,
             freed=end,
         )
+
+
+def _is_in_comprehension(place: Mark) -> bool:
+    code, instruction = place
+    return code.co_name in COMPREHENSIONS or is_in_comprehension(code, instruction)
+
+
+def _unseen_leak(line: _Line, rows: Sequence[SiteRow]) -> Leak:
+    """Return what is known of a line of which no look has seen a result: not who held it."""
+    site, kind, op = line
+    nbytes = sum(row.peak_nbytes for row in rows)
+    return Leak(
+        kind="alive",
+        sure="possible",
+        tensor=kind,
+        tensor_kind=kind,
+        device=rows[0].device,
+        count=1,
+        nbytes=nbytes,
+        used_nbytes=nbytes,
+        site=site,
+        frames=() if site is None else (site,),
+        op=op,
+        state="alive",
+        disposal=None,
+        scopes=(None,),
+        oldest_age_s=None,
+        newest_age_s=None,
+        generation=None,
+        trend=None,
+        holders=(_NOT_SEEN,),
+        carriers=(),
+        members=(),
+        explanation="It was alive until it was freed in the end.",
+        fingerprint=fingerprint_of("alive", kind, site, op),
+        pid=os.getpid(),
+        excerpt=excerpt_of(site),
+        records=(),
+        unjudged="growth",
+    )
 
 
 def _end_of(chain: Chain | None) -> str | None:

@@ -144,6 +144,8 @@ _FINE: Final = 1_000_000
 _UNEVEN: Final = 0.3
 """At a quarter of its life a line has a quarter of its last level; this is the tolerance."""
 
+_LEVEL: Final = 4
+"""If a line has as many at so many points before its highest one, it keeps them."""
 _TURNS: Final = 16
 """So many turns of a loop before the highest point of a line are looked at."""
 EPOCHS: Final = 6
@@ -456,6 +458,9 @@ def most_held(course: Sequence[Point], births: int) -> Point:
     if highest[1] < EPOCHS:
         return highest
     before = course[: course.index(highest)]
+    if len(before) >= _LEVEL and all(live == highest[1] for _, live, _ in before[-_LEVEL:]):
+        # Other lines went on meanwhile: these are results, and not on the way to one.
+        return highest
     # By how much the live count and bytes fell after each turn, before the next one began.
     falls: list[tuple[int, int]] = []
     top = lowest = (0, 0)

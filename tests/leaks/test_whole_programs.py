@@ -1734,6 +1734,55 @@ def test_the_last_few_results_in_main_are_clean(tmp_path: Path) -> None:
     assert report_on(tmp_path, program, has_timer=False).verdict == "clean"
 
 
+LITTLE_IN_MAIN = """
+import numpy as np
+
+def main():
+    {body}
+
+main()
+"""
+KEPT_UNSEEN = {
+    "one array a turn": "kept = []\n    for turn in range(12):\n        kept.append(np.zeros(20_000))",
+    "an expression a turn": "kept = []\n    for turn in range(9):\n        kept.append(np.ones(20_000) * turn)",
+    "one for each epoch": (
+        "kept = []\n    for epoch in range(10):\n        for step in range(20):\n            x = np.ones(100) * step\n"
+        "        kept.append(np.ones(20_000) * epoch)"
+    ),
+}
+CLEAN_UNSEEN = {
+    "a comprehension": "rows = [np.zeros(20_000) for number in range(12)]",
+    "put together": "kept = []\n    for turn in range(12):\n        kept.append(np.zeros(20_000))\n    np.stack(kept)",
+    "a scope": (
+        "import disposescope as ds\n    kept = []\n    with ds.dispose_scope():\n        for turn in range(12):\n"
+        "            kept.append(ds.zeros(20_000))"
+    ),
+    "a full cache": (
+        "cache = {}\n    for turn in range(200):\n        if turn % 8 not in cache:\n"
+        "            cache[turn % 8] = np.zeros(20_000)\n        cache[turn % 8] * 2"
+    ),
+    "one at a time": "for turn in range(12):\n        kept = np.zeros(20_000)",
+    "too few": "kept = []\n    for turn in range(5):\n        kept.append(np.zeros(20_000))",
+}
+
+
+@pytest.mark.parametrize("body", KEPT_UNSEEN.values(), ids=list(KEPT_UNSEEN))
+def test_what_main_keeps_is_undecided_although_it_makes_too_little_for_a_look(tmp_path: Path, body: str) -> None:
+    report = report_on(tmp_path, LITTLE_IN_MAIN.format(body=body), has_timer=False)
+    [kept] = report.kept
+    assert (report.verdict, kept.unjudged) == ("undecided", "growth")
+    assert "held to the end: " in headline_of(report)
+    # The last one may have been made after the last point of the line's course.
+    turns = int(re.findall(r"range\((\d+)", body)[0])
+    assert turns - 1 <= kept.count <= turns
+    assert kept.nbytes == pytest.approx(160_000 * kept.count, rel=0.001)
+
+
+@pytest.mark.parametrize("body", CLEAN_UNSEEN.values(), ids=list(CLEAN_UNSEEN))
+def test_what_main_fills_once_or_lets_go_is_clean_also_without_a_look(tmp_path: Path, body: str) -> None:
+    assert report_on(tmp_path, LITTLE_IN_MAIN.format(body=body), has_timer=False).verdict == "clean"
+
+
 WAVES = """
 import asyncio
 import numpy as np
