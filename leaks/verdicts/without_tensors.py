@@ -190,7 +190,8 @@ def native_trend(samples: Sequence[Sample], passes: Sequence[Pass]) -> Trend | N
 
     It is the growth of anonymous memory, swap included; of resident memory where the system does
     not report these. Growth in large steps, in which allocators take memory from the system, does
-    not count, nor does memory that is given back.
+    not count, nor does memory that is given back, nor what grows less than tracked and cached
+    memory do.
 
     Parameters
     ----------
@@ -209,7 +210,9 @@ def native_trend(samples: Sequence[Sample], passes: Sequence[Pass]) -> Trend | N
     untracked = [_untracked(sample, is_known) for sample in samples]
     grown = untracked[-1] - untracked[len(untracked) // 4]
     total = (samples[0].anonymous_nbytes if is_known else None) or samples[0].rss_nbytes
-    if grown < max(_WORTH_NBYTES, _WORTH_SHARE * total):
+    # Larger and larger tensors need larger buffers of native code too, and leave larger gaps.
+    known = [*accumulate((_known(sample) for sample in samples), max)]
+    if grown < max(_WORTH_NBYTES, _WORTH_SHARE * total, known[-1] - known[len(known) // 4]):
         return None
     if trend_of([(index, 1, nbytes) for index, nbytes in enumerate(untracked, 1)]) is None:
         return None
@@ -231,9 +234,14 @@ def _is_anonymous_known(samples: Sequence[Sample]) -> bool:
 
 def _untracked(sample: Sample, is_anonymous_known: bool) -> int:
     """Return the bytes of the process that are neither tracked nor in the cache of an allocator."""
-    on_host = sum(nbytes for device, nbytes in sample.live_nbytes.items() if device.startswith("cpu"))
     own = sample.anonymous_nbytes if is_anonymous_known else None
-    return max(0, (sample.rss_nbytes if own is None else own) - on_host - sample.cached_nbytes)
+    return max(0, (sample.rss_nbytes if own is None else own) - _known(sample))
+
+
+def _known(sample: Sample) -> int:
+    """Return the bytes of the host that are tracked, or in the cache of an allocator."""
+    on_host = sum(nbytes for device, nbytes in sample.live_nbytes.items() if device.startswith("cpu"))
+    return on_host + sample.cached_nbytes
 
 
 @final

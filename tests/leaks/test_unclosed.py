@@ -119,6 +119,18 @@ def test_native_growth_is_told_by_anonymous_memory_over_the_passes_of_the_progra
     assert "this system does not report anonymous memory" in told.explanation
 
 
+def test_native_memory_that_grows_less_than_that_of_tensors_is_no_native_growth() -> None:
+    # As where models become larger: the buffers of native code, and gaps, become larger too.
+    def with_tensors(nbytes_a_sample: int) -> tuple[Sample, ...]:
+        tensors = [index * nbytes_a_sample if index % 2 else 0 for index in range(60)]
+        grows = [200_000_000 + index * 1_000_000 for index in range(60)]
+        rows = samples([own + known for own, known in zip(grows, tensors, strict=True)])
+        return tuple(replace(row, cached_nbytes=known) for row, known in zip(rows, tensors, strict=True))
+
+    assert native(with_tensors(500_000)) is not None
+    assert native(with_tensors(2_000_000)) is None
+
+
 def test_the_text_of_native_growth_has_its_bytes_and_no_tensors() -> None:
     passes = tuple(Pass(float(2 * index), index, "step") for index in range(31))
     [told] = native_growth(Timeline(samples([200_000_000 + index * 1_000_000 for index in range(60)]), passes))
