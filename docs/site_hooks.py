@@ -57,6 +57,13 @@ API = {
         "Report Leak Trend Excerpt KnownLeak Site LiveSite Retainer Comparison Growth Timeline Sample Pass Band "
         "Process ProgramFacts Settings Suppressed UnusedSuppression",
     ),
+    "frameworks": (
+        "API: adapters for other libraries",
+        "What an adapter is made of. [Another array library](../how-to/add-a-framework.md) shows how to write one.",
+        "disposescope.frameworks",
+        "Framework Kind register born born_late born_together belongs_to_model disposed_error BirthLog HeldMemory "
+        "LiveMemory LibraryCache ModelFacts Role Belonging Escape Part",
+    ),
     "errors": (
         "API: errors",
         "[Troubleshooting](../troubleshooting.md) has each message, and what to write instead.",

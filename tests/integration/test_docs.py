@@ -22,14 +22,14 @@ from types import ModuleType
 import pytest
 
 import disposescope
-from disposescope import leaks
+from disposescope import frameworks, leaks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOOR = Path(disposescope.__file__).parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # Elsewhere: Lightning's in tests/frameworks, Ray's in tests/engines, that of several processes in
 # test_torchrun.
-ELSEWHERE = ("import lightning", "import ray", "init_process_group")
+ELSEWHERE = ("from fastapi import", "import lightning", "import ray", "init_process_group")
 PAGES_THAT_RUN = [page for page in PAGES if not any(words in page.read_text() for words in ELSEWHERE)]
 FENCED = re.compile(r"^```(python|pycon)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 README = (ROOT / "README.md").read_text()
@@ -213,7 +213,7 @@ def test_every_public_name_has_its_docstring_on_the_site() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["API"]
     shown = [name for _, _, _, names in pages.values() for name in names.split()]
     assert len(shown) == len(set(shown))
-    assert set(shown) == {*disposescope.__all__, *leaks.__all__}
+    assert set(shown) == {*disposescope.__all__, *leaks.__all__, *frameworks.__all__}
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
