@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from ...scopes.base.sites import Mark
-from .recording import globals_of_file
+from ...scopes.base.sites import Mark, globals_of_file
 
 __all__ = [
     "BUILTINS_THAT_MAKE_NEW",

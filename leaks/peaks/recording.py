@@ -5,17 +5,15 @@ Times are counted in births: birth number n happens at time n.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import CodeType, ModuleType
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.base.sites import Mark, Role, Site, rank_of, site_of
+from ...scopes.base.sites import Mark, Role, Site, role_of, site_of
 from ..report.peak import LinePeak
 
 __all__ = [
@@ -25,8 +23,6 @@ __all__ = [
     "line_of_birth",
     "line_text",
     "living_rows",
-    "globals_of_file",
-    "role_of",
     "user_place",
 ]
 
@@ -213,28 +209,6 @@ class Recording:
 
 
 # Which of the frames at a birth is the user's.
-
-_namespaces: Final[dict[str, dict[str, Any]]] = {}
-"""The globals of modules by their file: the role of code depends on the name of its module."""
-
-
-def globals_of_file(file: str) -> dict[str, Any]:
-    """Return the globals of the module with a file; empty where no such module is imported."""
-    namespace = _namespaces.get(file)
-    if namespace is None:
-        modules: list[object] = list(sys.modules.values())
-        for module in modules:
-            # From the dict: a module may import itself when it is asked for an attribute.
-            named = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
-            if isinstance(named, str):
-                _namespaces.setdefault(named, vars(module))
-        namespace = _namespaces.setdefault(file, {})
-    return namespace
-
-
-def role_of(code: CodeType) -> Role:
-    """Return what code is to a person who looks for a line."""
-    return rank_of(code, globals_of_file(code.co_filename))
 
 
 def user_place(places: tuple[Mark, ...]) -> int:

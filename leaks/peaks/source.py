@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
-from ...scopes.base.sites import Mark, Role
+from ...scopes.base.sites import Mark, Role, globals_of_file, role_of
 from .files import COMPREHENSIONS, FUNCTIONS, LOOPS, File, Position, file_of
 from .functions import (
     BUILTINS_THAT_MAKE_NEW,
@@ -43,7 +43,6 @@ from .functions import (
     makes_new,
     plain_module_call,
 )
-from .recording import globals_of_file, role_of
 from .values import NUMBER, Instance, ValueKind, Values, argument_count, name_of
 
 __all__ = ["EndOfUse", "Fate", "Source", "Sources"]

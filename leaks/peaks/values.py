@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
+from ...scopes.base.sites import globals_of_file
 from .files import File, Position, position
 from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_library_function, is_number_type, makes_new
-from .recording import globals_of_file
 
 __all__ = ["NUMBER", "Instance", "ValueKind", "Values", "argument_count", "name_of"]
 

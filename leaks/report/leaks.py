@@ -22,6 +22,7 @@ __all__ = [
     "Trend",
     "Unjudged",
     "WARM_UP",
+    "bare_leak",
     "excerpt_of",
     "fingerprint_of",
 ]
@@ -245,6 +246,50 @@ def fingerprint_of(kind: str, tensor_kind: str | None, site: Site | None, op: st
         file = os.path.basename(file)
     parts = (kind, tensor_kind or "", file.replace(os.sep, "/"), "" if site is None else site.function, op or "")
     return hashlib.sha1("\0".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def bare_leak(
+    kind: LeakKind,
+    sure: Sureness,
+    nbytes: int,
+    explanation: str,
+    *,
+    site: Site | None,
+    name: str | None,
+    tensor_kind: str | None = None,
+) -> Leak:
+    """Return a leak of which no resource is at hand, and so nothing else is known.
+
+    Its fingerprint is of its kinds, its line, and `name`: that of its scope, or of the call there.
+    """
+    return Leak(
+        kind=kind,
+        sure=sure,
+        tensor=tensor_kind,
+        tensor_kind=tensor_kind,
+        device=None,
+        count=1,
+        nbytes=nbytes,
+        used_nbytes=nbytes,
+        site=site,
+        frames=() if site is None else (site,),
+        op=None,
+        state="alive",
+        disposal=None,
+        scopes=(),
+        oldest_age_s=None,
+        newest_age_s=None,
+        generation=None,
+        trend=None,
+        holders=(),
+        carriers=(),
+        members=(),
+        explanation=explanation,
+        fingerprint=fingerprint_of(kind, tensor_kind, site, name),
+        pid=os.getpid(),
+        excerpt=excerpt_of(site),
+        records=(),
+    )
 
 
 # The number of live resources of a line over the passes of a loop.

@@ -6,7 +6,6 @@ locals and JAX's caches hold. So the report is made before, and what threads mak
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,20 +19,18 @@ from typing import Final, final
 from weakref import ref
 
 from ...scopes.base.process import bytes_text
-from ...scopes.base.sites import Mark, Role, Site, is_in_comprehension, is_inside, is_of_the_program
+from ...scopes.base.sites import Role, Site, is_in_comprehension, is_inside, is_of_the_program, role_of
 from ...scopes.framework import only_records
 from ..births.log import LOG, SiteRow, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.origins import Chain, Holder, chain_of
-from ..peaks.recording import role_of
-from ..report.leaks import Leak, Sureness, Trend, excerpt_of, fingerprint_of
+from ..report.leaks import Leak, Sureness, Trend, bare_leak
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
 from ..report.timeline import STEP, UNASKED
 from ..verdicts.growth import (
     BIRTHS_AT_LEAST,
-    COMPREHENSIONS,
     EPOCHS,
     MADE_FOR_ONE,
     MODELS,
@@ -517,11 +514,8 @@ class Growing:
         """
         if any(name not in UNASKED for name in LOG.passes()):
             return
-        of_models = {site for site, kind, _ in live if noun_of(kind) == "model"}
-        rows_of: dict[_Line, list[SiteRow]] = {}
-        for number in range(LOG.site_count()):
-            row = LOG.site(number)
-            rows_of.setdefault((innermost_line(row), row.kind, row.op), []).append(row)
+        rows_of = _rows_by_line()
+        of_models = {site for site, kind, _ in rows_of if noun_of(kind) == "model"}
         for line, rows in rows_of.items():
             if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS:
                 continue
@@ -530,7 +524,7 @@ class Growing:
             if last - first < STOPPED * births or sum(row.peak_nbytes for row in rows) < WORTH_NBYTES:
                 continue
             place = rows[0].places[0] if rows[0].places else None
-            if place is None or role_of(place[0]) is not Role.USER or _is_in_comprehension(place):
+            if place is None or role_of(place[0]) is not Role.USER or is_in_comprehension(*place):
                 continue
             for leak in _undecided_at_the_end(
                 line, _unseen_leak(line, rows), _UNKNOWN_END, births, live.get(line, 0.0), (), 0
@@ -639,12 +633,8 @@ def _fills_a_comprehension() -> bool:
     for innermost in (frame, *frames.values()):
         frame = innermost
         while frame is not None:
-            if frame.f_code.co_name in COMPREHENSIONS:
+            if not is_inside(frame) and is_in_comprehension(frame.f_code, frame.f_lasti):
                 return True
-            # Since Python 3.12 a comprehension has no code and frame of its own.
-            if sys.version_info >= (3, 12) and not is_inside(frame):
-                if is_in_comprehension(frame.f_code, frame.f_lasti):
-                    return True
             frame = frame.f_back
     return False
 
@@ -858,44 +848,14 @@ def _undecided_at_the_end(
         )
 
 
-def _is_in_comprehension(place: Mark) -> bool:
-    code, instruction = place
-    return code.co_name in COMPREHENSIONS or is_in_comprehension(code, instruction)
-
-
 def _unseen_leak(line: _Line, rows: Sequence[SiteRow]) -> Leak:
     """Return what is known of a line of which no look has seen a result: not who held it."""
     site, kind, op = line
     nbytes = sum(row.peak_nbytes for row in rows)
-    return Leak(
-        kind="alive",
-        sure="possible",
-        tensor=kind,
-        tensor_kind=kind,
-        device=rows[0].device,
-        count=1,
-        nbytes=nbytes,
-        used_nbytes=nbytes,
-        site=site,
-        frames=() if site is None else (site,),
-        op=op,
-        state="alive",
-        disposal=None,
-        scopes=(None,),
-        oldest_age_s=None,
-        newest_age_s=None,
-        generation=None,
-        trend=None,
-        holders=(_NOT_SEEN,),
-        carriers=(),
-        members=(),
-        explanation="It was alive until it was freed in the end.",
-        fingerprint=fingerprint_of("alive", kind, site, op),
-        pid=os.getpid(),
-        excerpt=excerpt_of(site),
-        records=(),
-        unjudged="growth",
+    leak = bare_leak(
+        "alive", "possible", nbytes, "It was alive until it was freed in the end.", site=site, name=op, tensor_kind=kind
     )
+    return replace(leak, device=rows[0].device, op=op, scopes=(None,), holders=(_NOT_SEEN,), unjudged="growth")
 
 
 def _end_of(chain: Chain | None) -> str | None:
@@ -1085,15 +1045,19 @@ def _births() -> int:
     return complete_log().counts()[0]
 
 
-def _live_by_line() -> dict[_Line, float]:
-    """Return how many resources of each line live."""
-    found: dict[_Line, float] = {}
+def _rows_by_line() -> dict[_Line, list[SiteRow]]:
+    """Return the sites of the log by their lines."""
+    found: dict[_Line, list[SiteRow]] = {}
     log = complete_log()
     for number in range(log.site_count()):
         row = log.site(number)
-        line = innermost_line(row), row.kind, row.op
-        found[line] = found.get(line, 0.0) + row.live
+        found.setdefault((innermost_line(row), row.kind, row.op), []).append(row)
     return found
+
+
+def _live_by_line() -> dict[_Line, float]:
+    """Return how many resources of each line live."""
+    return {line: sum(row.live for row in rows) for line, rows in _rows_by_line().items()}
 
 
 def _merged(later: Iterable[Retainer], freed: Sequence[Retainer]) -> tuple[Retainer, ...]:

@@ -14,7 +14,7 @@ from statistics import median, median_low
 from types import CodeType
 from typing import Final, final
 
-from ...scopes.base.sites import is_in_comprehension, line_of
+from ...scopes.base.sites import COMPREHENSIONS, is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
 from ..births.log import LOG, SiteRow
 from ..report.leaks import WARM_UP, Trend, replaced
@@ -22,7 +22,6 @@ from ..report.timeline import UNASKED
 
 __all__ = [
     "BIRTHS_AT_LEAST",
-    "COMPREHENSIONS",
     "EPOCHS",
     "MODELS",
     "MADE_FOR_ONE",
@@ -690,8 +689,6 @@ def course_over_births(site: int, phase: int = 0) -> list[Point]:
 
 _NAMES: Final = 8
 """So many names of passes are looked at, those with the most passes."""
-COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-"""How the names of the code of comprehensions end."""
 _NESTED_COMPREHENSIONS: Final = tuple(f"{outer}.{inner}" for outer in COMPREHENSIONS for inner in COMPREHENSIONS)
 """How the qualified name of a comprehension inside a comprehension ends."""
 

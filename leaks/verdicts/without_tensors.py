@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, cast, final
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast, final
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Site, site_of
 from ..births.open_scopes import OPENINGS, Opening
-from ..report.leaks import Leak, LeakKind, Sureness, Trend, excerpt_of, fingerprint_of
+from ..report.leaks import Leak, LeakKind, Sureness, Trend, bare_leak
 from ..report.timeline import Pass, Sample, Timeline
 from .growth import trend_of
 
@@ -44,35 +43,9 @@ def leak_without_tensor(
     trend: Trend | None = None,
 ) -> Leak:
     """Return a leak that is no tensor. Its fingerprint is of its line and the name of its scope."""
-    return Leak(
-        kind=kind,
-        sure=sure,
-        tensor=None,
-        tensor_kind=None,
-        device=None,
-        count=1,
-        nbytes=nbytes,
-        used_nbytes=nbytes,
-        site=site,
-        frames=() if site is None else (site,),
-        op=None,
-        state="alive",
-        disposal=None,
-        scopes=scopes,
-        oldest_age_s=age_s,
-        newest_age_s=None,
-        generation=None,
-        trend=trend,
-        holders=(),
-        carriers=(),
-        members=(),
-        explanation=f"{what}: {remedy}.",
-        remedy=remedy,
-        fingerprint=fingerprint_of(kind, None, site, scopes[0] if scopes else None),
-        pid=os.getpid(),
-        excerpt=excerpt_of(site),
-        records=(),
-    )
+    named = scopes[0] if scopes else None
+    leak = bare_leak(kind, sure, nbytes, f"{what}: {remedy}.", site=site, name=named)
+    return replace(leak, scopes=scopes, oldest_age_s=age_s, trend=trend, remedy=remedy)
 
 
 # Open scopes whose block is not running: they were not closed, or their block is suspended.

@@ -13,18 +13,21 @@ from typing import Any, Final, final
 
 __all__ = [
     "CALLS",
+    "COMPREHENSIONS",
     "Mark",
     "Role",
     "Site",
     "add_role_of_code",
     "add_library",
     "called_by",
+    "globals_of_file",
     "is_in_comprehension",
     "is_inside",
     "is_of_the_program",
     "line_of",
     "mark_of",
     "rank_of",
+    "role_of",
     "shown",
     "site_of",
 ]
@@ -95,14 +98,14 @@ def add_library(*packages: str, module: str, role: Role = Role.LIBRARY) -> None:
     _ranks.clear()
 
 
-def add_role_of_code(role_of: Callable[[CodeType, str], Role | None]) -> None:
+def add_role_of_code(of_library: Callable[[CodeType, str], Role | None]) -> None:
     """Add a function that returns the role of code of a library, or of code without a file.
 
     It gets a code object and the name of its module, which is empty if there is none. It returns
     None for code that it does not know.
     """
-    if role_of not in _roles_of_code:
-        _roles_of_code.append(role_of)
+    if of_library not in _roles_of_code:
+        _roles_of_code.append(of_library)
 
 
 _ranks: Final[dict[str, Role]] = {}
@@ -218,11 +221,34 @@ def rank_of(code: CodeType, namespace: dict[str, Any]) -> Role:
         rank = _rank(code.co_filename, namespace)
     if rank is Role.LIBRARY or code.co_filename.startswith("<"):
         name: object = namespace.get("__name__")
-        for role_of in _roles_of_code:
-            verdict = role_of(code, name if type(name) is str else "")
+        for of_library in _roles_of_code:
+            verdict = of_library(code, name if type(name) is str else "")
             if verdict is not None:
                 return verdict
     return rank
+
+
+_namespaces: Final[dict[str, dict[str, Any]]] = {}
+"""The globals of modules by their file: the role of code depends on the name of its module."""
+
+
+def globals_of_file(file: str) -> dict[str, Any]:
+    """Return the globals of the module with a file; empty where no such module is imported."""
+    namespace = _namespaces.get(file)
+    if namespace is None:
+        modules: list[object] = list(sys.modules.values())
+        for module in modules:
+            # From the dict: a module may import itself when it is asked for an attribute.
+            named = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
+            if isinstance(named, str):
+                _namespaces.setdefault(named, vars(module))
+        namespace = _namespaces.setdefault(file, {})
+    return namespace
+
+
+def role_of(code: CodeType) -> Role:
+    """Return what code is to a person who looks for a line."""
+    return rank_of(code, globals_of_file(code.co_filename))
 
 
 def _rank(file: str, namespace: dict[str, Any]) -> Role:
@@ -342,15 +368,19 @@ def name_of_call(code: CodeType, last: int) -> str | None:
     return _loaded_name(instructions) if is_name else None
 
 
+COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""The names of the code of comprehensions and generator expressions."""
 _ADDS: Final = ("LIST_APPEND", "SET_ADD", "MAP_ADD")
 """The instructions that add an element to the result of a comprehension."""
 
 
 def is_in_comprehension(code: CodeType, instruction: int) -> bool:
-    """Return whether an instruction makes an element of a list, set or dict comprehension.
+    """Return whether an instruction makes an element of a comprehension or generator expression.
 
     Since Python 3.12 a comprehension is no function of its own, but a loop in the code around it.
     """
+    if code.co_name in COMPREHENSIONS:
+        return True
     instructions = list(dis.get_instructions(code))
     # The offsets where each loop begins and ends.
     loops: list[tuple[int, int]] = [(each.offset, each.argval) for each in instructions if each.opname == "FOR_ITER"]

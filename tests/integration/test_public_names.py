@@ -92,6 +92,15 @@ assert ("1 × numpy.ndarray, 8.0 kB" in report) is ds.arena_statistics().availab
     assert run_program(program) == ""
 
 
+def test_the_command_imports_no_library_before_it_is_known_what_it_is_to_do() -> None:
+    program = """
+import disposescope.leaks.commands.parser
+import disposescope.leaks.running.session
+assert not loaded("numpy", "torch", "jax")
+"""
+    assert run_program(LOADED + program) == ""
+
+
 def test_what_was_born_before_the_detector_was_loaded_is_in_a_snapshot_without_a_line() -> None:
     program = """
 import disposescope as ds

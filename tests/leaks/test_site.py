@@ -170,6 +170,7 @@ def places(code: CodeType) -> list[tuple[CodeType, int]]:
         ("{x: make(x) for x in y}", True),
         ("{make(x) for z in y for x in z if x}", True),
         ("[x for z in y for x in make(z)]", True),
+        ("list(make(x) for x in y)", True),
         ("{x: z for z in y for x in make(z)}", True),
         ("for x in y:\n    rows.append(make(x))", False),
         ("for x in y:\n    rows = [*rows, make(x)]", False),
