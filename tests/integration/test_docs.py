@@ -27,8 +27,8 @@ from disposescope import frameworks, leaks
 ROOT = Path(__file__).resolve().parents[2]
 DOOR = Path(disposescope.__file__).parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-# Elsewhere: Lightning's in tests/frameworks, Ray's in tests/engines, that of several processes in
-# test_torchrun.
+# Elsewhere: FastAPI's and Lightning's in tests/frameworks, Ray's in tests/engines, that of several
+# processes in test_torchrun.
 ELSEWHERE = ("from fastapi import", "import lightning", "import ray", "init_process_group")
 PAGES_THAT_RUN = [page for page in PAGES if not any(words in page.read_text() for words in ELSEWHERE)]
 FENCED = re.compile(r"^```(python|pycon)\n(.*?)^```", re.DOTALL | re.MULTILINE)
