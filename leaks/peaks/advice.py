@@ -351,7 +351,7 @@ class _Replay:
         """Return for each birth the time of the next birth that its loop makes in another turn.
 
         Another turn has begun when the function is at an earlier instruction than that of the
-        birth, or in another call that begins at the same instruction. It has also begun when the
+        birth, or in another call from the same instruction. It has also begun when the
         same instruction makes an array that is still there when the one before has died. What one
         operation makes in several parts dies at one time, and is of one turn.
         """
@@ -360,7 +360,7 @@ class _Replay:
         found = np.full(len(births), len(self.groups), np.int64)
         for group in {int(each) for each in self.groups[births]}:
             path = paths[group]
-            others = np.array([bool(each) and each[0] == path[0] and each != path for each in paths], bool)[self.groups]
+            others = np.array([_is_of_another_call(each, path) for each in paths], bool)[self.groups]
             chosen = np.flatnonzero(self.groups[births] == group)
             again = (offsets >= 0) & (offsets < path[0]) | others
             own = _next_greater(self.recording.upper, np.flatnonzero(self.groups == group), births[chosen])
@@ -479,6 +479,19 @@ def _path_from(code: CodeType, frames: tuple[Mark, ...]) -> tuple[int, ...]:
         return ()
     inside = frames[user_place(frames) : own]
     return (frames[own][1], *(number for each, offset in reversed(inside) for number in (id(each), offset)))
+
+
+def _is_of_another_call(path: tuple[int, ...], since: tuple[int, ...]) -> bool:
+    """Return whether a later birth is of another call from the same instruction of the function.
+
+    One further on in the functions that were called may be of the same call, such as of the second
+    part of a sum.
+    """
+    if not path or path[0] != since[0] or path == since:
+        return False
+    differs = next((index for index, (mine, other) in enumerate(zip(path, since, strict=False)) if mine != other), 0)
+    # Of each frame the number of its code stands before that of the instruction.
+    return differs % 2 == 1 or path[differs] <= since[differs]
 
 
 def _next_greater(

@@ -149,6 +149,36 @@ def clipped_in_place() -> float:
     return float(a.sum())
 
 
+# NumPy makes the sum in the block of its first part; the second part is of the same call.
+
+
+def blended(
+    rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return 0.5 * rows + 0.25 * rows
+
+
+def made_by_a_sum_of_a_helper() -> float:
+    rows, total = np.ones(N), 0.0
+    for _ in range(3):
+        blend = blended(rows)
+        factors = np.exp(rows)
+        products = factors * blend
+        total += float(products.sum())
+    return total
+
+
+def made_by_a_sum_of_a_helper_then_deleted() -> float:
+    rows, total = np.ones(N), 0.0
+    for _ in range(3):
+        blend = blended(rows)
+        factors = np.exp(rows)
+        products = factors * blend
+        del blend
+        total += float(products.sum())
+    return total
+
+
 @pytest.mark.parametrize(
     ("before", "advised", "after"),
     [
@@ -159,6 +189,7 @@ def clipped_in_place() -> float:
         (cast, "del wide after", cast_then_deleted),
         (held_over_a_loop, "del table after", deleted_before_the_loop),
         (clipped, "in place at", clipped_in_place),
+        (made_by_a_sum_of_a_helper, "del blend after", made_by_a_sum_of_a_helper_then_deleted),
     ],
 )
 def test_advice_lowers_the_peak_by_what_it_says(
@@ -296,9 +327,17 @@ def in_a_list() -> float:
     return float((other + 1.0).sum() + rows[0][0])
 
 
+def made_by_a_sum() -> float:
+    other = np.ones(N)
+    used = blended(other)
+    factors = np.exp(other)
+    return float((factors * used).sum())
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        made_by_a_sum,
         in_a_branch,
         perhaps_bound_again,
         in_a_handler,
