@@ -620,6 +620,10 @@ class Framework:
         """
         return 0
 
+    def evaluations_behind(self, tensor: Any, /) -> int:
+        """Return how many times the graph of a tensor uses the same leaf; 0 if that is unknown."""
+        return 0
+
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
         """Return whether a graph was made by a model in eval mode.
 

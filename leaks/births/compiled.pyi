@@ -275,7 +275,7 @@ class Log:
     def report_ends(self) -> None:
         """Take note that a report which was made beside the program has ended."""
 
-    def look_at_births(self, look: Callable[[bool], bool] | None, /) -> None:
+    def look_at_births(self, look: Callable[[bool], bool | None] | None, /) -> None:
         """Call a function on the main thread at growing numbers of births, to look at what lives.
 
         The calls are at births 6, 7, 8, 10 and so on from now: each a quarter further on than the
@@ -284,7 +284,9 @@ class Log:
         the main thread runs Python code.
 
         The function is told whether a device had so many more bytes, and returns whether it looked;
-        where it did not, it is called again at the next birth. None ends the calls.
+        where it did not, it is called again at the next birth. Where it returns None, the next call
+        is as late as after a look, and the bytes at this call do not count, unless it was told of
+        them. None instead of a function ends the calls.
         """
 
     def wake_for_looks(self, wake: Callable[[], object] | None, /) -> None:
@@ -294,7 +296,7 @@ class Log:
         then. The function runs no Python code: it is the method ``release`` of a lock.
         """
 
-    def look_here(self, look: Callable[[bool], bool], /) -> None:
+    def look_here(self, look: Callable[[bool], bool | None], /) -> None:
         """Call a function as `look_at_births` does, on this thread, where a call is due."""
 
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:

@@ -660,6 +660,19 @@ class Holders:
                 steps.add(step)
         return sorted(steps)
 
+    def evaluations_of(self, tensors: Sequence[object]) -> int:
+        """Return how many evaluations of a model the graphs of some tensors are of, at least.
+
+        They are as many as the tensors, or those that the graph of one of them adds up. Only some
+        of the tensors are examined.
+        """
+        evaluations = len(tensors)
+        for tensor in _spread(tensors):
+            known = framework_of(class_of(tensor))
+            if known is not None:
+                evaluations = max(evaluations, known.framework.evaluations_behind(tensor))
+        return evaluations
+
     def nbytes_of_graphs(self, tensors: Sequence[object]) -> int:
         """Return about how many bytes the graphs of some tensors take.
 

@@ -265,8 +265,10 @@ class Growing:
         if count >= self._next.get(name, PASSES_AT_LEAST) and self.look():
             self._next[name] = count + count // 2
 
-    def born(self, *, has_more: bool) -> bool:
-        """Look at what grows in a program without passes. Return whether this place allowed it.
+    def born(self, *, has_more: bool) -> bool | None:
+        """Look at what grows between passes, or without any. Return whether this place allowed it.
+
+        None where the passes are enough to look at.
 
         Parameters
         ----------
@@ -276,14 +278,15 @@ class Growing:
         # Not inside of this package, whose code may hold a lock.
         return not _is_in_our_code() and self.born_beside(has_more=has_more)
 
-    def born_beside(self, *, has_more: bool) -> bool:
+    def born_beside(self, *, has_more: bool) -> bool | None:
         """Do what `born` does on a thread of this package, while the main thread waits."""
         if self._look() is not None:
             return False
         phase = phase_after_passes(LOG.counts()[0])
-        if not phase and any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
-            return True
-        if not _grows(phase, has_more=has_more) and (phase or not self._models_may_grow()):
+        has_passes = any(times >= PASSES_AT_LEAST for times in LOG.passes().values())
+        if has_passes and not phase and not has_more:
+            return None
+        if not _grows(phase, has_more=has_more) and (phase or has_passes or not self._models_may_grow()):
             return True
         return self.look()
 

@@ -28,7 +28,7 @@ from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
 from .growth import BIRTHS_AT_LEAST, EPOCHS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
-from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
+from .verdicts import EVALUATIONS, WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
 __all__ = [
@@ -550,7 +550,13 @@ class _Group:
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
         times = _pinned_times(views, holders)
         is_of_evaluation = self.reason == "graph" and holders.is_of_evaluation(subjects)
-        are_bounded = is_of_evaluation and holders.are_in_a_bounded_deque(subjects, len(with_graphs))
+        evaluations = holders.evaluations_of([*with_graphs.values()]) if is_of_evaluation else 0
+        if evaluations >= EVALUATIONS:
+            if holders.are_in_a_bounded_deque(subjects, len(with_graphs)):
+                evaluations = 0
+            elif trend is not None and trend.over == "births":
+                # One evaluation of a data set, at the end of an epoch, is no trend.
+                trend = None
         verdict = judgement_on(
             Facts(
                 oldest=oldest,
@@ -567,7 +573,7 @@ class _Group:
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
                 is_of_evaluation=is_of_evaluation,
-                graphs=0 if are_bounded else len(with_graphs),
+                evaluations=evaluations,
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
                 nodes_nbytes=nodes_nbytes,
                 is_in_traceback=any(chain is not None and chain.is_in_traceback for chain in chains),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..report.records import Record
 
 __all__ = [
+    "EVALUATIONS",
     "WORTH_NBYTES",
     "Facts",
     "Judgement",
@@ -22,8 +23,8 @@ __all__ = [
     "outlived",
 ]
 
-_GRAPHS_OF_EVALUATION: Final = 16
-"""So many kept results of a model in eval mode with their graphs are reported."""
+EVALUATIONS: Final = 16
+"""The graphs of so many evaluations of a model in eval mode are reported."""
 WORTH_NBYTES: Final = 64_000
 """Fewer bytes are no leak unless they grow: docs/limits.md says 64 kB in all."""
 _WORTH_PER_PASS: Final = 512
@@ -77,8 +78,8 @@ class Facts:
         Over how many passes of a loop the graph of one of the group reaches.
     is_of_evaluation : bool
         Whether the graph that holds the group is that of a model in eval mode.
-    graphs : int
-        How many kept tensors have the graphs that hold the group.
+    evaluations : int
+        How many evaluations of a model in eval mode the graphs that hold the group are of.
     is_model : bool
         Whether the group is of models, each with everything that belongs to it.
     is_added : bool
@@ -111,7 +112,7 @@ class Facts:
     program_died: bool
     graph_passes: int
     is_of_evaluation: bool
-    graphs: int = 0
+    evaluations: int = 0
     is_model: bool = False
     is_added: bool = False
     is_apart: bool = False
@@ -371,8 +372,8 @@ def _in_a_graph(facts: Facts) -> Judgement:
         return Judgement("graph", "certain" if facts.trend.over == "passes" else "likely", what, remedy)
     if _is_repeated(facts):
         return Judgement("graph", "likely", what, remedy)
-    # A program that is to go back through so many graphs rarely does so in eval mode.
-    is_kept = facts.is_of_evaluation and facts.graphs >= _GRAPHS_OF_EVALUATION and facts.nbytes >= WORTH_NBYTES
+    # A program that is to go back through so many evaluations rarely does so in eval mode.
+    is_kept = facts.evaluations >= EVALUATIONS and facts.nbytes >= WORTH_NBYTES
     return Judgement("graph", "possible", what, remedy, is_leak=is_kept)
 
 

@@ -988,6 +988,76 @@ def test_a_type_that_the_interpreter_has_not_readied_does_not_end_the_program(tm
     assert row.holder == "module __main__.kept[0]"
 
 
+# A model is trained and validated in turn.
+VALIDATION = """
+import torch
+from torch import nn
+
+def train():
+    model.train()
+    for x, y in rows[:20]:
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+
+def validate():
+    model.eval()
+    {body}
+
+rows = [(torch.randn(64, 256), torch.randn(64, 10)) for _ in range(100)]
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+optimizer = torch.optim.Adam(model.parameters())
+loss_of = nn.MSELoss()
+for epoch in range(3):
+    train()
+    mean = validate()
+"""
+SUM_OF_LOSSES = """total = 0
+    for x, y in rows:
+        total += loss_of(model(x), y)
+    return {returned} / len(rows)
+"""
+TURNS = """hidden = torch.zeros(64, 256)
+    gates = nn.Sequential(nn.Linear(256, 256), nn.Tanh()).eval()
+    for turn in range({turns}):
+        hidden = gates(hidden + rows[turn][0])
+    {end}
+"""
+OF_VALIDATION = {
+    "clean": {
+        "with items": SUM_OF_LOSSES.format(returned="total").replace("y)", "y).item()"),
+        "no_grad": "with torch.no_grad():\n        return sum(loss_of(model(x), y) for x, y in rows)",
+        "losses one by one": "for x, y in rows:\n        loss_of(model(x), y)",
+        "few turns of one evaluation": TURNS.format(turns=10, end="return hidden.sum().item()"),
+    },
+    "suspects": {
+        "returned as a number": SUM_OF_LOSSES.format(returned="total.item()"),
+        "returned with its graph": SUM_OF_LOSSES.format(returned="total"),
+        "many turns of one evaluation": TURNS.format(turns=100, end="return hidden.sum().item()"),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "body"),
+    [
+        pytest.param(verdict, body, id=name)
+        for verdict, programs in OF_VALIDATION.items()
+        for name, body in programs.items()
+    ],
+)
+def test_a_sum_of_losses_of_a_model_in_eval_mode_is_told_although_it_is_freed(
+    tmp_path: Path, verdict: str, body: str
+) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, VALIDATION.format(body=body), has_timer=False)
+    assert report.verdict == verdict, str(report)
+    for leak in report.leaks:
+        assert (leak.kind, leak.sure) == ("graph", "possible")
+        assert "torch.no_grad()" in leak.remedy
+    assert all("validate()" in str(leak.site) for leak in report.leaks[:1])
+
+
 def test_what_an_async_main_filled_to_its_end_is_undecided_too(tmp_path: Path) -> None:
     source = SETUP.replace("def main", "async def main").replace("\nmain()", "\nimport asyncio\nasyncio.run(main())")
     assert report_on(tmp_path, source).verdict == "undecided"

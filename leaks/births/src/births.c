@@ -161,15 +161,17 @@ static int run_look(Log *log, PyObject *look)
     Py_INCREF(look);
     PyObject *looked = PyObject_CallOneArg(look, log->looks.has_grown ? Py_True : Py_False);
     Py_DECREF(look);
-    /* A function that did not look is called again at the next birth. */
-    bool has_looked = looked == Py_True;
-    while (has_looked && log->looks.next <= seen) {
+    /* A function that could not look here is called again at the next birth. */
+    bool is_done = looked != NULL && looked != Py_False;
+    while (is_done && log->looks.next <= seen) {
         log->looks.next += log->looks.next < MANY_BIRTHS ? log->looks.next / 4 : log->looks.next;
     }
     log->looks.is_running = log->looks.is_due = log->looks.is_woken = false;
     Py_XDECREF(looked);
-    if (has_looked) {
-        wait_for_bytes(log);
+    if (is_done) {
+        if (log->looks.has_grown || looked == Py_True) {
+            wait_for_bytes(log);
+        }
         /* Other threads may have made births during the call, and there may be no later birth at
          * which the next look would be asked for. */
         ask_for_look(log);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, cast, final
@@ -483,6 +484,12 @@ class TorchReferences(Framework):
         """
         share = STEPS.before(tensor)
         return None if share is None else (share, is_spent(node_of(tensor)))
+
+    def evaluations_behind(self, tensor: Any, /) -> int:
+        """Return how many times a graph uses the same leaf, such as a weight for each turn of a loop."""
+        graph = walk_graph([tensor])
+        uses = Counter(child for below in graph.edges.values() for child in below)
+        return max((uses[key] for key, node in graph.nodes.items() if node.name() == ACCUMULATE), default=0)
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that the graphs of the tensors saved, without the memory of leaves."""
