@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -141,7 +142,16 @@ class Inventory:
             When leaks were freed, in the words of a report: `AFTER_THREADS` or `AFTER_EXIT`.
         """
         births, before, self._live = _births(), self._live, _live_by_line()
-        gone = {line for line, count in before.items() if 2 * self._live.get(line, 0) <= count}
+        # What is in cycles goes first: the collector may have run.
+        outside: Counter[_Line] = Counter()
+        for each in (*self.report.leaks, *self.report.kept):
+            outside[_line_of(each)] += each.count * (each.kind != "cycle")
+        gone = {
+            line
+            for line, count in before.items()
+            for now in (self._live.get(line, 0),)
+            if 2 * now <= count and not 0 < outside[line] <= now
+        }
         leaks, kept = (
             [_marked_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
             for rows in (self.report.leaks, self.report.kept)

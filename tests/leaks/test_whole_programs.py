@@ -988,6 +988,25 @@ def test_a_type_that_the_interpreter_has_not_readied_does_not_end_the_program(tm
     assert row.holder == "module __main__.kept[0]"
 
 
+def test_the_variable_that_is_left_of_many_cycles_is_not_said_to_be_freed(tmp_path: Path) -> None:
+    source = """
+import gc, threading
+import numpy as np
+
+class Frame:
+    def __init__(self):
+        self.me, self.rows = self, np.ones((300, 100))
+
+for number in range(50):
+    last = Frame()
+# As a collection that comes by chance.
+threading._register_atexit(gc.collect)
+"""
+    report = report_on(tmp_path, source, has_timer=False)
+    [row] = [row for row in report.kept if row.kind != "cycle"]
+    assert (row.holder, row.freed) == ("module __main__.last.rows", None)
+
+
 # A model is trained and validated in turn.
 VALIDATION = """
 import torch
