@@ -212,7 +212,7 @@ class Growing:
     It makes a report, which is called a look, at passes 16, 24, 36 and so on, each half as far
     again as the one before, so that looks cost little. In a program without passes it looks at
     births, at first each a quarter further on than the one before, if a line has grown until then
-    or a few large results of it stay.
+    or a few large results of it stay. In a program with passes too, where there is much more memory.
 
     Lines that grew until the last passes of the run, and were then freed because a function
     returned or a thread ended, are reported. What a scope gives back, what the program clears, and
