@@ -142,15 +142,15 @@ class Inventory:
             When leaks were freed, in the words of a report: `AFTER_THREADS` or `AFTER_EXIT`.
         """
         births, before, self._live = _births(), self._live, _live_by_line()
-        # What is in cycles goes first: the collector may have run.
-        outside: Counter[_Line] = Counter()
+        # The collector may have run: what held the rest of the line is still there then.
+        in_cycles: Counter[_Line] = Counter()
         for each in (*self.report.leaks, *self.report.kept):
-            outside[_line_of(each)] += each.count * (each.kind != "cycle")
+            in_cycles[_line_of(each)] += each.count * (each.kind == "cycle")
         gone = {
             line
             for line, count in before.items()
-            for now in (self._live.get(line, 0),)
-            if 2 * now <= count and not 0 < outside[line] <= now
+            for lost in (count - self._live.get(line, 0),)
+            if 2 * lost >= count and (not count or lost > in_cycles[line])
         }
         leaks, kept = (
             [_marked_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
@@ -212,7 +212,8 @@ class Growing:
     It makes a report, which is called a look, at passes 16, 24, 36 and so on, each half as far
     again as the one before, so that looks cost little. In a program without passes it looks at
     births, at first each a quarter further on than the one before, if a line has grown until then
-    or a few large results of it stay. In a program with passes too, where there is much more memory.
+    or a few large results of it stay. In a program with passes it does so where there is much more
+    memory.
 
     Lines that grew until the last passes of the run, and were then freed because a function
     returned or a thread ended, are reported. What a scope gives back, what the program clears, and
