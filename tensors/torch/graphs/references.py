@@ -486,7 +486,7 @@ class TorchReferences(Framework):
         return None if share is None else (share, is_spent(node_of(tensor)))
 
     def evaluations_behind(self, tensor: Any, /) -> int:
-        """Return how many times a graph uses the same leaf, such as a weight for each turn of a loop."""
+        """Return how many times a graph uses the same leaf, such as a weight once in each turn."""
         graph = walk_graph([tensor])
         uses = Counter(child for below in graph.edges.values() for child in below)
         return max((uses[key] for key, node in graph.nodes.items() if node.name() == ACCUMULATE), default=0)
