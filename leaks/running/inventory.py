@@ -326,11 +326,21 @@ class Growing:
             return in_scope and leak.scopes != (None,)
 
         # When a look happens depends on the machine. So lines that it does not find any more are
-        # kept, and are judged at the end.
-        self._undecided.update(
-            (_line_of(leak), leak)
+        # kept, and are judged at the end. The holders of a few results say nothing of the others,
+        # such as of those in cycles.
+        may_grow = [
+            leak
             for leak in report.kept
             if leak.unjudged == "growth" and chain_of(leak.holder) is not None and not is_given_back(leak)
+        ]
+        held: Counter[_Line] = Counter()
+        for leak in may_grow:
+            held[_line_of(leak)] += leak.count
+        self._undecided.update(
+            (line, leak)
+            for leak in may_grow
+            for line in (_line_of(leak),)
+            if held[line] * MADE_FOR_ONE >= live.get(line, 0.0)
         )
         for leak in (*report.leaks, *report.kept):
             if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):

@@ -1007,6 +1007,33 @@ threading._register_atexit(gc.collect)
     assert (row.holder, row.freed) == ("module __main__.last.rows", None)
 
 
+def test_what_is_in_cycles_is_not_said_to_be_held_by_the_holder_of_a_few(tmp_path: Path) -> None:
+    source = """
+import numpy as np
+
+class Node:
+    def __init__(self, state, parent=None):
+        self.state, self.parent, self.children = state, parent, []
+
+    def expand(self, random):
+        for _ in range(4):
+            self.children.append(Node(self.state + random.normal(size=self.state.shape), self))
+
+def play():
+    random = np.random.default_rng(0)
+    root = Node(np.zeros((64, 64)))
+    for move in range(100):
+        root.expand(random)
+        root = root.children[move % 4]
+        root.parent = None
+
+play()
+"""
+    report = report_on(tmp_path, source, has_timer=False)
+    assert report.verdict == "clean"
+    assert {row.kind for row in report.kept if row.count > 5} <= {"cycle"}
+
+
 # A model is trained and validated in turn.
 VALIDATION = """
 import torch
