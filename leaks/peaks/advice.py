@@ -490,7 +490,8 @@ def _is_of_another_call(path: tuple[int, ...], since: tuple[int, ...]) -> bool:
     if not path or path[0] != since[0] or path == since:
         return False
     differs = next((index for index, (mine, other) in enumerate(zip(path, since, strict=False)) if mine != other), 0)
-    # Of each frame the number of its code stands before that of the instruction.
+    # Of each frame the number of its code stands before that of the instruction. Where one path
+    # goes on from the other, the index is 0, at which they are the same: it is another call.
     return differs % 2 == 1 or path[differs] <= since[differs]
 
 

@@ -550,7 +550,9 @@ class _Group:
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
         times = _pinned_times(views, holders)
         is_of_evaluation = self.reason == "graph" and holders.is_of_evaluation(subjects)
-        evaluations = holders.evaluations_of([*with_graphs.values()]) if is_of_evaluation else 0
+        evaluations = len(with_graphs) if is_of_evaluation else 0
+        if 0 < evaluations < EVALUATIONS:
+            evaluations = holders.evaluations_of([*with_graphs.values()])
         if evaluations >= EVALUATIONS:
             if holders.are_in_a_bounded_deque(subjects, len(with_graphs)):
                 evaluations = 0
