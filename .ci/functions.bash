@@ -52,18 +52,27 @@ twice() {
     return "$status"
 }
 
-# side_by_side FOLDER FUNCTION...: calls functions at the same time, each for one core. Prints what each printed, in their
-# order but those that failed last, and fails if one failed.
-side_by_side() {
-    local folder=$1 name failed=()
-    local -A processes
+# two_at_a_time FOLDER FUNCTION...: calls functions, each for one core, two at a time. Prints what each printed, in their order
+# but those that failed last, and fails if one failed.
+two_at_a_time() {
+    local folder=$1 name status ended failed=()
+    local -A running=()
     shift
-    for name; do
-        "$name" > "$folder/$name.output" 2>&1 &
-        processes[$name]=$!
+    for name in "$@" ''; do
+        # After the last one, wait for all.
+        while ((${#running[@]} >= (${#name} ? 2 : 1))); do
+            status=0
+            wait -n -p ended "${!running[@]}" || status=$?
+            if ((status != 0)); then failed+=("${running[$ended]}"); fi
+            unset "running[$ended]"
+        done
+        if [[ $name ]]; then
+            "$name" > "$folder/$name.output" 2>&1 &
+            running[$!]=$name
+        fi
     done
     for name; do
-        if wait "${processes[$name]}"; then cat "$folder/$name.output"; else failed+=("$name"); fi
+        if [[ " ${failed[*]} " != *" $name "* ]]; then cat "$folder/$name.output"; fi
     done
     for name in "${failed[@]}"; do
         cat "$folder/$name.output"
