@@ -299,20 +299,39 @@ class Ticker:
     interval_s : float
         The shortest pause between two calls, in seconds.
     woken : callable, optional
-        What is called besides, as soon as somebody releases the lock `signal`.
+        What is called besides, after somebody has released the lock `signal`.
+    woken_after_s : float, default 0.0
+        How long after that it is called, in seconds.
     """
 
-    __slots__ = ("_function", "_ident", "_interval_s", "_is_over", "_join", "_pid", "_woken", "failure", "signal")
+    __slots__ = (
+        "_function",
+        "_ident",
+        "_interval_s",
+        "_is_over",
+        "_join",
+        "_pid",
+        "_woken",
+        "_woken_after_s",
+        "failure",
+        "signal",
+    )
 
     failure: BaseException | None
     signal: threading.Lock
 
     def __init__(
-        self, function: Callable[[], object], interval_s: float, *, woken: Callable[[], object] | None = None
+        self,
+        function: Callable[[], object],
+        interval_s: float,
+        *,
+        woken: Callable[[], object] | None = None,
+        woken_after_s: float = 0.0,
     ) -> None:
         self._function = function
         self._interval_s = interval_s
         self._woken = woken
+        self._woken_after_s = woken_after_s
         self._is_over = False
         # The thread waits for it, and whoever wakes the thread releases it.
         self.signal = threading.Lock()
@@ -364,6 +383,10 @@ class Ticker:
                 return
             try:
                 if is_woken and self._woken is not None:
+                    # Whoever stops the thread does not wait for this.
+                    while self.signal.acquire(timeout=self._woken_after_s):
+                        if self._is_over:
+                            return
                     self._woken()
                     pause = max(0.0, pause - (time.perf_counter() - began))
                     continue

@@ -426,7 +426,9 @@ class Session:
         if self._folder is not None and self._answer.is_installed:
             say_watched(self._folder)
         if self.output is not None and (self.is_worker or self.output.is_file() or not self.output.exists()):
-            self._ticker = Ticker(self._write_and_look, _INTERVAL_S, woken=self._look_beside)
+            self._ticker = Ticker(
+                self._write_and_look, _INTERVAL_S, woken=self._look_beside, woken_after_s=_MAIN_THREAD_FIRST_S
+            )
             LOG.wake_for_looks(self._ticker.signal.release)
             self._ticker.start()
         if self._folder is not None and self.is_worker:
@@ -451,8 +453,6 @@ class Session:
         return None
 
     def _look_beside(self) -> None:
-        # The main thread looks if it runs at all: the program makes nothing more meanwhile.
-        time.sleep(_MAIN_THREAD_FIRST_S)
         LOG.look_here(lambda has_more: self._growing.born_beside(has_more=has_more))
 
     def _write_and_look(self) -> None:

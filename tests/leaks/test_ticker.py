@@ -55,6 +55,26 @@ def test_a_failure_ends_the_calls_and_is_kept() -> None:
     assert isinstance(ticker.failure, ValueError)
 
 
+def test_it_is_woken_some_time_after_the_signal() -> None:
+    woken = threading.Event()
+    ticker = Ticker(lambda: None, 3600.0, woken=woken.set, woken_after_s=0.001)
+    ticker.start()
+    woken.wait()
+    woken.clear()
+    ticker.signal.release()
+    woken.wait()
+    ticker.stop()
+
+
+def test_who_stops_it_does_not_wait_for_what_it_does_when_it_is_woken() -> None:
+    """It is woken at its start: it may have been while it was stopped, as at each fork."""
+    woken: list[object] = []
+    ticker = Ticker(lambda: None, 3600.0, woken=lambda: woken.append(None), woken_after_s=3600.0)
+    ticker.start()
+    ticker.stop()
+    assert woken == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 def test_the_process_has_one_thread_while_it_forks_and_the_child_none_of_it() -> None:
     called = threading.Event()
