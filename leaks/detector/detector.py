@@ -151,11 +151,12 @@ class LeakDetector:
         of_program: bool = False,
         died: bool = False,
         goes_on: bool = False,
+        is_look: bool = False,
     ) -> Report:
         """Return the report of a snapshot taken now, with the timeline: see `Snapshot.report`."""
         with collection_paused():
             report = self.take_snapshot().report(
-                object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on
+                object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on, is_look=is_look
             )
         timeline = self.timeline()
         native = native_growth(timeline)

@@ -131,6 +131,7 @@ class Snapshot:
         of_program: bool = False,
         died: bool = False,
         goes_on: bool = False,
+        is_look: bool = False,
     ) -> Report:
         """Return the leaks of the snapshot by site and reason, worst first, with their holders.
 
@@ -149,6 +150,9 @@ class Snapshot:
         goes_on : bool, default False
             Whether the program runs on. Then a few large results may become more, and are
             undecided.
+        is_look : bool, default False
+            Whether `Report.retainers` is left empty, which takes most of the time, if nothing grew
+            whose holder is known.
 
         Returns
         -------
@@ -166,7 +170,14 @@ class Snapshot:
             self._last,
         )
         with collection_paused():
-            return report_of(found, object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on)
+            return report_of(
+                found,
+                object_limit=object_limit,
+                of_program=of_program,
+                died=died,
+                goes_on=goes_on,
+                is_look=is_look,
+            )
 
     def __len__(self) -> int:
         return len(self.records)

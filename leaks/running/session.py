@@ -128,7 +128,7 @@ class Session:
         self._inventory: Inventory | None = None
         # What could not be seen because of errors of this package.
         self._failures: list[str] = []
-        self._growing = Growing(lambda: self._own_report("unfinished", OBJECTS_WHILE_RUNNING))
+        self._growing = Growing(lambda: self._own_report("unfinished", OBJECTS_WHILE_RUNNING, is_look=True))
         self._stop_looking: Callable[[], None] | None = None
         self._own_pages: OwnPages | None = None
         self._answer = SignalAnswer(self._report_now)
@@ -194,10 +194,12 @@ class Session:
         if self._own_pages is not None:
             self._own_pages.passed(name, count)
 
-    def _own_report(self, ended: Ending, object_limit: int) -> Report:
+    def _own_report(self, ended: Ending, object_limit: int, *, is_look: bool = False) -> Report:
         died = ended in ("exception", "interrupt")
         goes_on = ended == "unfinished"
-        report = self.detector.report(object_limit=object_limit, of_program=True, died=died, goes_on=goes_on)
+        report = self.detector.report(
+            object_limit=object_limit, of_program=True, died=died, goes_on=goes_on, is_look=is_look
+        )
         if self._own_pages is not None:
             # For a forked process its own pages show native growth: see `own_pages`.
             others = tuple(leak for leak in report.leaks if leak.kind != "native")

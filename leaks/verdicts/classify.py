@@ -108,7 +108,13 @@ class Census:
 
 
 def report_of(
-    found: Census, *, object_limit: int, of_program: bool, died: bool = False, goes_on: bool = False
+    found: Census,
+    *,
+    object_limit: int,
+    of_program: bool,
+    died: bool = False,
+    goes_on: bool = False,
+    is_look: bool = False,
 ) -> Report:
     """Group what a snapshot found by line and reason, and find the holders of each group.
 
@@ -125,6 +131,8 @@ def report_of(
         Whether an exception ended the program: ``sys.last_exc`` is that one.
     goes_on : bool
         Whether the program runs on, so that a few large results may become more.
+    is_look : bool
+        Whether what retains memory is asked for only if something grew whose holder is known.
     """
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))
@@ -201,7 +209,9 @@ def report_of(
                 if id(leak) in graph_nbytes:
                     rows[number] = replace(leak, graph_nbytes=graph_nbytes[id(leak)])
                     places[id(rows[number])] = places[id(leak)]
-        retainers = _retainers(found, holders, [*leaks, *kept], places) if of_program else ()
+        has_growth = any(leak.trend is not None and chain_of(leak.holder) is not None for leak in leaks)
+        is_asked = of_program and (has_growth or not is_look)
+        retainers = _retainers(found, holders, [*leaks, *kept], places) if is_asked else ()
     kept, leftovers = apart(leaks, kept, leftovers)
     weights = [1.0 if row is None else row.weight for row in found.rows]
     sampled = any(weight != 1.0 for weight in weights)

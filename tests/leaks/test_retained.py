@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from disposescope.leaks import Leak, Site
+from disposescope.leaks import Leak, LeakDetector, Site
 from disposescope.leaks.holders.growing import adding_lines
 from disposescope.leaks.report.report import Report
 from disposescope.leaks.report.retainer import Retainer
@@ -42,6 +43,20 @@ def run(folder: Path, source: str) -> Report:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return report_from_json((folder / "r.json").read_text())
+
+
+@pytest.mark.parametrize("passes", [3, 20])
+def test_a_look_asks_what_retains_memory_only_if_something_grew(passes: int) -> None:
+    history: list[object] = []
+    with LeakDetector() as detector:
+        for _ in range(passes):
+            history.append(np.ones(1000))
+            detector.mark("step")
+        reports = [detector.report(of_program=True, is_look=is_look) for is_look in (False, True)]
+    told, of_look = ([row.nbytes for row in report.retainers if row.type == "list"] for report in reports)
+    assert told == [passes * 8000]
+    assert of_look == (told if passes == 20 else [])
+    assert [report.kept_nbytes + report.nbytes for report in reports] == [passes * 8000] * 2
 
 
 def test_lines_that_one_list_retains_are_one_row_that_names_the_line_which_appends(tmp_path: Path) -> None:
