@@ -477,7 +477,7 @@ def apart(leaks: Sequence[Leak], kept: Sequence[Leak], leftovers: Sequence[Leak]
 
 
 def with_freed(
-    report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer], undecided: Sequence[Leak] = ()
+    report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer], held: Sequence[Leak] = ()
 ) -> Report:
     """Return the report with leaks that were freed at the end of the run.
 
@@ -492,8 +492,8 @@ def with_freed(
         The leaks that were freed.
     retainers : sequence of Retainer
         The objects that retained their memory.
-    undecided : sequence of Leak
-        Resources that were freed and may have grown.
+    held : sequence of Leak
+        Resources that were held to the end, and then freed.
     """
     lines = {(leak.site, leak.tensor_kind, leak.op) for leak in freed}
     left_out = [
@@ -502,7 +502,7 @@ def with_freed(
     others = [leak for leak in report.leaks if leak not in left_out]
     # Native growth comes last: the other leaks may explain it.
     leaks = sorted((*others, *freed), key=lambda leak: (leak.kind == "native", -leak.nbytes))
-    open_lines = {(leak.site, leak.tensor_kind, leak.op) for leak in undecided}
+    open_lines = {(leak.site, leak.tensor_kind, leak.op) for leak in held}
     kept = [
         leak
         for leak in report.kept
@@ -515,8 +515,8 @@ def with_freed(
         leaks=tuple(leaks),
         count=report.count + sum(leak.count for leak in freed) - sum(leak.count for leak in left_out),
         nbytes=max(0, report.nbytes + sum(leak.nbytes for leak in freed) - sum(leak.nbytes for leak in left_out)),
-        kept=tuple(sorted((*kept, *undecided), key=lambda leak: -leak.nbytes)),
-        kept_nbytes=max(0, report.kept_nbytes - kept_out),
+        kept=tuple(sorted((*kept, *held), key=lambda leak: -leak.nbytes)),
+        kept_nbytes=max(0, report.kept_nbytes - kept_out) + sum(leak.nbytes for leak in held),
         leftovers=tuple(leftovers),
         retainers=tuple(sorted((*report.retainers, *retainers), key=lambda row: (-row.nbytes, row.holder))),
     )
@@ -626,7 +626,8 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
     for title, by, rows in (
         (f"undecided, {'held to' if _are_freed(undecided) else 'alive in'} the end:", "held by", undecided),
-        ("no leak, alive and held by the program:", "kept by", kept),
+        ("no leak, held to the end:", "held by", [leak for leak in kept if leak.freed is not None]),
+        ("no leak, alive and held by the program:", "kept by", [leak for leak in kept if leak.freed is None]),
         ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
         worth = [leak for leak in rows if leak.nbytes + leak.graph_nbytes >= _WORTH_SHOWING_NBYTES]
@@ -696,12 +697,13 @@ def headline_of(report: Report) -> str:
             f"{_counted(len(report.leaks), noun)}{of_tensors}{size}{_freed_of(report.leaks)}{_known_of(report.leaks)}"
         )
     head = "no leaks" if report.verdict == "clean" else "no leak found"
-    freed = sorted((leak for leak in report.kept if leak.freed is not None and leak.unjudged == "growth"), key=_order)
-    alive = sorted((leak for leak in report.kept if leak not in freed), key=_order)
+    freed = sorted((leak for leak in report.kept if leak.freed is not None), key=_order)
+    alive = sorted((leak for leak in report.kept if leak.freed is None), key=_order)
+    freed_nbytes = sum(leak.nbytes for leak in freed)
     parts: list[str] = []
     for state, rows, nbytes in (
-        ("held to the end", freed, sum(leak.nbytes for leak in freed)),
-        ("alive in the end", alive, report.kept_nbytes),
+        ("held to the end", freed, freed_nbytes),
+        ("alive in the end", alive, report.kept_nbytes - freed_nbytes),
     ):
         if rows and nbytes >= _WORTH_SHOWING_NBYTES:
             parts.append(f"{bytes_text(nbytes)} {state}: {_kept_in_few_words(rows, nbytes)}")

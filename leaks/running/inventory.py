@@ -26,7 +26,7 @@ from ..births.log import LOG, SiteRow, complete_log, innermost_line
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.origins import Chain, Holder, chain_of
-from ..report.leaks import Leak, Sureness, Trend, bare_leak
+from ..report.leaks import Leak, Sureness, Trend, bare_leak, fingerprint_of
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
 from ..report.timeline import STEP, UNASKED
@@ -72,6 +72,7 @@ _OF_AN_EXIT_FUNCTION: Final = (
 _FOR_MODELS: Final = ("backward", "step")
 """Calls that make the gradients of models and the state of optimizers."""
 _NOT_SEEN: Final = "not found: freed before it was searched for"
+_ALIVE_TO_THE_END: Final = "It was alive until it was freed in the end."
 _UNKNOWN_END: Final = "before the program ended"
 _WITH_THE_EXCEPTION: Final = "with the exception that ended the program"
 _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
@@ -234,6 +235,7 @@ class Growing:
         "_failure",
         "_graphs",
         "_grown",
+        "_held",
         "_last",
         "_look",
         "_make",
@@ -252,6 +254,8 @@ class Growing:
         self._grown: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
         # Lines that may grow.
         self._undecided: dict[_Line, Leak] = {}
+        # For each line with a known holder, what was held of it when it was seen last.
+        self._held: dict[_Line, Leak] = {}
         # Lines of which a look has seen so many results that it has judged them.
         self._seen: set[_Line] = set()
         # Lines of graphs over many steps, and of tensors with such graphs, at their most bytes.
@@ -328,20 +332,18 @@ class Growing:
         # When a look happens depends on the machine. So lines that it does not find any more are
         # kept, and are judged at the end. The holders of a few results say nothing of the others,
         # such as of those in cycles.
-        may_grow = [
-            leak
-            for leak in report.kept
-            if leak.unjudged == "growth" and chain_of(leak.holder) is not None and not is_given_back(leak)
-        ]
+        rows = [leak for leak in report.kept if chain_of(leak.holder) is not None and not is_given_back(leak)]
         held: Counter[_Line] = Counter()
-        for leak in may_grow:
+        for leak in rows:
             held[_line_of(leak)] += leak.count
-        self._undecided.update(
-            (line, leak)
-            for leak in may_grow
-            for line in (_line_of(leak),)
-            if held[line] * MADE_FOR_ONE >= live.get(line, 0.0)
-        )
+        # Of each line the row with the most bytes comes last.
+        for leak in sorted(rows, key=lambda leak: leak.nbytes):
+            line = _line_of(leak)
+            if held[line] * MADE_FOR_ONE < live.get(line, 0.0):
+                continue
+            self._held[line] = leak
+            if leak.unjudged == "growth":
+                self._undecided[line] = leak
         for leak in (*report.leaks, *report.kept):
             if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):
                 self._take_size(leak, births)
@@ -444,8 +446,8 @@ class Growing:
             The lines that grew.
         retainers : list of Retainer
             The objects that retained the memory of these lines.
-        undecided : list of Leak
-            Lines that may have grown: their results stayed until they were freed.
+        held : list of Leak
+            Lines that did not, or that may have grown: their results stayed until they were freed.
         """
         births, live = _births(), _live_by_line()
         reported: dict[_Line, set[str]] = {}
@@ -509,16 +511,18 @@ class Growing:
         found = [leak for leak in found if not (leak.site in joined and chain_of(leak.holder) is None)]
         found += grown
         known |= {_line_of(leak) for leak in found}
-        # These were leaks, but not by a trend. The program may have read all graphs once in the
+        # These grew at a look, but not to the end. The program may have read all graphs once in the
         # end, and exceptions come at random.
-        without_trend = {
+        not_to_the_end = {
             line: replace(leak, unjudged="growth")
             for line, (leak, *_) in self._grown.copy().items()
-            if leak.kind == "exception" or (leak.kind == "graph" and not self._was_used(line))
+            if leak.kind == "exception"
+            or (leak.kind == "growth" and chain_of(leak.holder) is not None)
+            or (leak.kind == "graph" and not self._was_used(line))
         }
         undecided = [
             leak
-            for line, leak in (without_trend | self._undecided.copy()).items()
+            for line, leak in (not_to_the_end | self._undecided.copy()).items()
             if line not in known and (end := _end_of(chain_of(leak.holder))) is not None
             for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
             if names_are_no_loops or of_phase
@@ -528,7 +532,14 @@ class Growing:
         ]
         known |= {_line_of(leak) for leak in (*kept, *undecided)}
         undecided += [leak for leak in self._unseen(births, live) if _line_of(leak) not in known]
-        return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
+        known |= {_line_of(leak) for leak in undecided}
+        held = [
+            leak
+            for line, seen in (not_to_the_end | self._held.copy()).items()
+            if line not in known and (end := _end_of(chain_of(seen.holder))) not in (None, _UNKNOWN_END)
+            for leak in _held_to_the_end(line, seen, end, births, live.get(line, 0.0))
+        ]
+        return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], [*undecided, *held]
 
     def _unseen(self, births: int, live: Mapping[_Line, float]) -> Iterator[Leak]:
         """Yield lines whose results stayed until they were freed, and that no look has seen.
@@ -872,13 +883,60 @@ def _undecided_at_the_end(
         )
 
 
+def _held_to_the_end(line: _Line, seen: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
+    """Yield what a line had to the end of the run, when it was freed: no leak.
+
+    Parameters
+    ----------
+    line : _Line
+        The line.
+    seen : Leak
+        What was held of the line when it was seen last.
+    end : str
+        When it was freed, in the words of a report.
+    births : int
+        The number of the last birth of the program.
+    live : float
+        How many of the line live now.
+    """
+    count = nbytes = 0
+    for number in _numbers_of(line):
+        series = _until_freed(LOG.series(number, None), over_births=True)
+        # What is there only for a moment, such as the list of a batch, is not there at all points.
+        late = [point for point in series if point[0] >= _NEARLY * births]
+        _, least, least_nbytes = min(late, key=lambda point: point[1], default=(0, 0, 0))
+        count, nbytes = count + least, nbytes + least_nbytes
+    if count >= EPOCHS and nbytes >= WORTH_NBYTES and 2 * live <= count:
+        yield replace(
+            _alive_to_the_end(seen),
+            count=count,
+            nbytes=nbytes,
+            used_nbytes=min(round(seen.used_nbytes / seen.count * count), nbytes),
+            graph_nbytes=round(seen.graph_nbytes / seen.count * count),
+            made=None,
+            unjudged=None,
+            freed=end,
+        )
+
+
+def _alive_to_the_end(leak: Leak) -> Leak:
+    """Return a leak without what was said of its growth."""
+    return replace(
+        leak,
+        kind="alive",
+        sure="possible",
+        trend=None,
+        explanation=_ALIVE_TO_THE_END,
+        remedy="",
+        fingerprint=fingerprint_of("alive", leak.tensor_kind, leak.site, leak.op),
+    )
+
+
 def _unseen_leak(line: _Line, rows: Sequence[SiteRow]) -> Leak:
     """Return what is known of a line of which no look has seen a result: not who held it."""
     site, kind, op = line
     nbytes = sum(row.peak_nbytes for row in rows)
-    leak = bare_leak(
-        "alive", "possible", nbytes, "It was alive until it was freed in the end.", site=site, name=op, tensor_kind=kind
-    )
+    leak = bare_leak("alive", "possible", nbytes, _ALIVE_TO_THE_END, site=site, name=op, tensor_kind=kind)
     return replace(leak, device=rows[0].device, op=op, scopes=(None,), holders=(_NOT_SEEN,), unjudged="growth")
 
 

@@ -96,7 +96,7 @@ def test_what_exit_functions_hold_and_free_stays_in_the_report() -> None:
     assert made.kept_nbytes == 84_000
     assert made.verdict == "clean"
     assert f":{line}" in str(made)
-    assert "freed by exit functions, kept by module weakref.finalize._registry[<finalize>].args[0]" in str(made)
+    assert "freed by exit functions, held by module weakref.finalize._registry[<finalize>].args[0]" in str(made)
     assert [row.freed for row in made.retainers if "finalize" in row.holder] == ["by exit functions"]
 
 

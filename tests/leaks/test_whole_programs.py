@@ -126,6 +126,43 @@ def test_what_main_let_go_before_its_end_is_not_undecided(tmp_path: Path) -> Non
     assert report_on(tmp_path, source).verdict == "clean"
 
 
+BEFORE_A_LAST_PHASE = """
+import numpy as np
+
+def mean(batch):
+    return float(np.stack(batch).mean())
+
+def main():
+    history = []
+    for step in range(50):
+        history.append(np.zeros(10_000) + step)
+    total = 0.0
+    for number in range(1_000):
+        total += mean([np.zeros(1_000) + number for _ in range(10)])
+    return total
+
+main()
+"""
+
+
+def test_what_main_held_is_told_although_much_was_made_after_it(tmp_path: Path) -> None:
+    report = report_on(tmp_path, BEFORE_A_LAST_PHASE)
+    assert (report.verdict, report.leaks) == ("clean", ())
+    [row] = [row for row in report.kept if row.freed is not None]
+    assert (row.count, row.nbytes, row.freed, row.unjudged) == (50, 4_000_000, "when main() returned", None)
+    first, _, rest = str(report).partition("\n")
+    assert first.startswith("no leaks; 4.0 MB held to the end: 50 × ")
+    assert first.endswith("main(): local 'history', freed when main() returned")
+    assert "\nno leak, held to the end:\n" in rest
+    assert report.kept_nbytes == sum(row.nbytes for row in report.kept)
+
+
+def test_what_main_let_go_before_a_last_phase_is_not_told(tmp_path: Path) -> None:
+    source = BEFORE_A_LAST_PHASE.replace("    total = 0.0\n", "    history.clear()\n    total = 0.0\n")
+    report = report_on(tmp_path, source)
+    assert (report.verdict, report.leaks, [row for row in report.kept if row.freed is not None]) == ("clean", (), [])
+
+
 EPOCHS = """
 import torch
 
