@@ -133,20 +133,24 @@ def _ends_at_self_of_init(origin: Origin, chain: list[object]) -> bool:
 
 
 def _shown_parts(chain: list[object]) -> list[list[object]]:
-    """Return the parts of a chain that are shown: all of it, or some parts of a long one."""
+    """Return the parts of a chain that are shown: all of it, or some parts of a long one.
+
+    Each part but the first begins with one object more, which tells what its first step is.
+    """
     first, last = _nodes_in(chain)
     if last - first > _NODES_SHOWN:
         # The chain leads through a graph: show where it enters the graph, and where it ends.
-        return [*_ends_of(chain[: first + 2]), chain[last - 2 :]]
+        return [*_ends_of(chain[: first + 2]), chain[last - 3 :]]
     return _ends_of(chain)
 
 
 def _ends_of(chain: list[object]) -> list[list[object]]:
-    return [chain] if len(chain) <= _STEPS_SHOWN else [chain[:_STEPS_AT_ENDS], chain[-_STEPS_AT_ENDS:]]
+    return [chain] if len(chain) <= _STEPS_SHOWN else [chain[:_STEPS_AT_ENDS], chain[-_STEPS_AT_ENDS - 1 :]]
 
 
 def _code_of(parts: list[list[object]]) -> str:
-    return _CALLS.sub(r"\1 …", " … ".join("".join(steps(part)) for part in parts))
+    texts = ["".join(steps(part)[number > 0 :]) for number, part in enumerate(parts)]
+    return _CALLS.sub(r"\1 …", " … ".join(texts))
 
 
 def _nodes_in(chain: list[object]) -> tuple[int, int]:

@@ -746,6 +746,26 @@ def test_a_search_ends_at_its_limits() -> None:
     assert found.leaks[0].holder == f"{HERE}.BOX['deep']{'[0]' * 13} … {'[0]' * 14}"
 
 
+def wrapped(inner: Callable[[], object]) -> Callable[[], object]:
+    return lambda: inner()
+
+
+def test_a_long_way_through_closures_is_cut_between_two_of_its_steps() -> None:
+    with LeakDetector() as detector:
+        tensor = ds.zeros(3)
+        BOX["calls"] = lambda: tensor
+        for _ in range(40):
+            BOX["calls"] = wrapped(BOX["calls"])
+        found = detector.report(of_program=True)
+    [holder] = {text for leak in (*found.leaks, *found.kept) for text in leak.holders if "BOX['calls']" in text}
+    beginning, dots, end = holder.partition(" … ")
+    assert beginning.startswith(f"{HERE}.BOX['calls'], closure of wrapped() at ")
+    assert dots
+    assert end.startswith("closure of wrapped() at ")
+    assert end.endswith("cell 'tensor'")
+
+
+
 def test_references_are_counted_without_our_own() -> None:
     from disposescope.scopes.identity import entry_of
 
