@@ -14,8 +14,8 @@ result is reported. The changes are
 
 * ``del x`` after the line of its last use: the life ends there;
 * in place: an elementwise operation writes its result into an operand of the same kind and size
-  that is used there for the last time and dies before the next birth. With ``out=``, or an operator
-  such as ``+=``, one block serves both;
+  that is used there for the last time. It dies before the next birth, or only its variable holds
+  it. With ``out=``, or an operator such as ``+=``, one block serves both;
 * recompute: the variable is used early, and once more after the peak. Its life is cut in two.
 """
 
@@ -25,7 +25,7 @@ import ast
 import dis
 import inspect
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -420,7 +420,7 @@ class _Replay:
             )
 
     def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
-        """Yield the change in which each birth of a line uses the block of an operand that dies."""
+        """Yield the change in which each birth of a line uses the block of an operand."""
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place
@@ -431,22 +431,41 @@ class _Replay:
         # Beside its result a function may make small buffers for itself.
         _, peak_nbytes = recording.peak()
         births = births[recording.sizes[births] * _LEAST_PART >= peak_nbytes]
-        dying = [self._dying_operand(number, place, operands) for number in births.tolist()]
-        if None in dying or self._are_saved(np.array([*births, *dying], np.int64)):
+        held = [self._held_by_variable(operand, code) for operand in operands]
+        used_up = [self._operand_used_up(number, place, operands, held) for number in births.tolist()]
+        if None in used_up or self._are_saved(np.array([*births, *used_up], np.int64)):
             return
         upper = recording.upper.copy()
-        upper[np.array(dying, np.int64)] = births
+        upper[np.array(used_up, np.int64)] = births
         line = line_of(code, offset)
         yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
 
-    def _dying_operand(self, number: int, place: Mark, operands: list[ast.expr]) -> int | None:
-        """Return the birth of the operand whose block a birth could use; None if there is none."""
+    def _held_by_variable(self, operand: ast.expr, code: CodeType) -> list[int]:
+        """Return the births that an operand has, if it is a variable which alone holds them."""
+        if not isinstance(operand, ast.Name):
+            return []
+        births = self._births_of(
+            lambda group: (variable := self.variables[group]) is not None and variable[:2] == (code, operand.id)
+        )
+        # A value that outlives the function has another holder than the variable.
+        held: list[int] = births[self.recording.upper[births] <= self._next(self._lines_in(code) < 0, births)].tolist()
+        return held
+
+    def _operand_used_up(self, number: int, place: Mark, operands: list[ast.expr], held: list[list[int]]) -> int | None:
+        """Return the birth of the operand whose block a birth could use; None if there is none.
+
+        `held` has the births that only each operand holds, in their order.
+        """
         recording = self.recording
         # Not at the last birth: an operand may have died with the pass, and been needed until then.
-        for dying in self._ends.get(number + 1, ()) if number + 1 < len(recording.upper) else ():
-            is_like_it = dying < number and recording.sizes[dying] == recording.sizes[number]
-            if is_like_it and any(self._is_last_use(dying, place, operand) for operand in operands):
-                return dying
+        dying = self._ends.get(number + 1, ()) if number + 1 < len(recording.upper) else ()
+        for operand, births in zip(operands, held, strict=True):
+            bound = births[: bisect_left(births, number)][-1:]
+            alive = [birth for birth in bound if recording.upper[birth] > number]
+            for birth in (*dying, *alive):
+                is_like_it = birth < number and recording.sizes[birth] == recording.sizes[number]
+                if is_like_it and self._is_last_use(birth, place, operand):
+                    return birth
         return None
 
     def _is_last_use(self, birth: int, place: Mark, operand: ast.expr) -> bool:

@@ -546,6 +546,11 @@ IN_PLACE = {
     "a quotient": ("h = h / h.max()", "h /= h.max()"),
     "a sum with a row": ("h = h + bias", "h += bias"),
     "another variable": ("g = h - 1.0\n    h = None", "h -= 1.0\n    g = h\n    h = None"),
+    "a variable that lives on": ("g = np.tanh(h)", "g = np.tanh(h, out=h)"),
+    "a variable of each turn": (
+        "for k in range(3):\n        g = h - k\n        t = g / 2.0\n        s = float(t[0, 0])",
+        "for k in range(3):\n        g = h - k\n        t = np.divide(g, 2.0, out=g)\n        s = float(t[0, 0])",
+    ),
 }
 
 
