@@ -32,6 +32,9 @@ class SiteRow(NamedTuple):
     held_since : int
         The number of the last birth anywhere when a report was begun that may have held what died
         last: it may have been free since then. 0 if no report did.
+    made : int
+        The same as `births`, but where larger ones were born too, scalars (16 bytes at most) count
+        only while they live: NumPy makes them of the numbers in an expression.
     """
 
     kind: str
@@ -46,6 +49,7 @@ class SiteRow(NamedTuple):
     last_birth: int
     last_birth_before_death: int
     held_since: int
+    made: int
 
 @final
 class Row:

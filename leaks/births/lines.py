@@ -31,8 +31,8 @@ class Beginning:
         The number of the last birth before.
     passes : mapping of str to int
         How many passes of each name there were.
-    births : mapping of int to int
-        How many births of each site there were.
+    made : mapping of int to int
+        How many results each site had made: see `SiteRow.made`.
     opening : int
         How often births had begun to be recorded.
     unseen : mapping of Patch to int
@@ -41,7 +41,7 @@ class Beginning:
 
     after: int = 0
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
-    births: Mapping[int, int] = field(default_factory=dict[int, int])
+    made: Mapping[int, int] = field(default_factory=dict[int, int])
     opening: int = field(default_factory=lambda: LOG.openings())
     unseen: Mapping[Patch, int] = field(default_factory=lambda: PATCHES.times_unseen())
 
@@ -50,7 +50,7 @@ class Beginning:
         """Return the counts of the log now; `births` is the number of its last birth."""
         if not births:
             return cls(0, LOG.passes())
-        return cls(births, LOG.passes(), {number: LOG.site(number).births for number in range(LOG.site_count())})
+        return cls(births, LOG.passes(), {number: LOG.site(number).made for number in range(LOG.site_count())})
 
     @property
     def has_series(self) -> bool:
@@ -88,8 +88,10 @@ class Births:
     @property
     def made(self) -> int:
         """Return how many births the line had under the detector when the snapshot was taken."""
-        before = self._beginning.births
-        return sum(self._sites(number).made - before.get(number, 0) for number in self._numbers_of_sites())
+        before = self._beginning.made
+        made = sum(self._sites(number).made - before.get(number, 0) for number in self._numbers_of_sites())
+        # Scalars that were counted before may have died since.
+        return max(len(self._rows), made)
 
     @property
     def function(self) -> str:
@@ -161,9 +163,9 @@ def with_totals(sites: Iterable[LiveSite], beginning: Beginning) -> tuple[LiveSi
         row = LOG.site(number)
         key = (innermost_line(row), row.kind, row.device)
         births, peak_nbytes = totals.get(key, (0, 0))
-        earlier = beginning.births.get(number, 0)
+        earlier = beginning.made.get(number, 0)
         # The peak of a line that had births before the beginning may be older than that.
-        totals[key] = births + row.births - earlier, peak_nbytes + (0 if earlier else row.peak_nbytes)
+        totals[key] = births + row.made - earlier, peak_nbytes + (0 if earlier else row.peak_nbytes)
     found: list[LiveSite] = []
     for site in sites:
         births, peak_nbytes = totals.get((site.site, site.kind, site.device), (0, 0))

@@ -100,7 +100,7 @@ class SiteFacts(NamedTuple):
     op : str or None
         The name of the call that makes it, where that is known.
     made : int
-        How many had been born there when the facts were read.
+        How many results had been made there when the facts were read: see `SiteRow.made`.
     live : float
         How many of them were alive then; an estimate where births are sampled.
     """
@@ -131,7 +131,7 @@ class Sites:
             row = LOG.site(number)
             frames = tuple(site for place in row.places if (site := self.line(place)) is not None)
             first = frames[0] if frames else None
-            facts = SiteFacts(first, frames, row.kind, row.device, row.op, row.births, row.live)
+            facts = SiteFacts(first, frames, row.kind, row.device, row.op, row.made, row.live)
             self._known[number] = facts
         return facts
 

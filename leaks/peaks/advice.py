@@ -462,7 +462,8 @@ class _Replay:
         for operand, births in zip(operands, held, strict=True):
             bound = births[: bisect_left(births, number)][-1:]
             alive = [birth for birth in bound if recording.upper[birth] > number]
-            for birth in (*dying, *alive):
+            candidates: list[int] = [*dying, *alive]
+            for birth in candidates:
                 is_like_it = birth < number and recording.sizes[birth] == recording.sizes[number]
                 if is_like_it and self._is_last_use(birth, place, operand):
                     return birth

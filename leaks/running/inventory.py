@@ -687,7 +687,7 @@ def _grows(phase: int, *, has_more: bool) -> bool:
     """
     for number in range(LOG.site_count()):
         row = LOG.site(number)
-        made, live, nbytes = row.births, row.live, row.nbytes
+        made, live, nbytes = row.made, row.live, row.nbytes
         if phase and not is_of_phase(number, phase):
             continue
         nbytes_at_least = max(nbytes, live * _NBYTES_OF_ONE)
@@ -697,7 +697,7 @@ def _grows(phase: int, *, has_more: bool) -> bool:
                 return True
             if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
-        elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(row))):
+        elif nbytes >= WORTH_NBYTES and (made == 1 or (row.births >= BIRTHS_AT_LEAST and joins(row))):
             course = course_over_births(number, phase)
             if has_levels(course) and trend_of(course):
                 return True
@@ -739,12 +739,12 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     if name is not None:
         highest = max(trend.series, key=lambda point: point[1:])
         return None if becomes_larger_alone(trend, LOG.site(number)) else (trend, highest)
-    made = LOG.site(number).births
+    births, made = LOG.site(number).births, LOG.site(number).made
     _, count, nbytes = series[-1]
     if _were_gathered(number, series, series[-1]):
         return None
     trend = replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
-    return trend, most_held(series, made)
+    return trend, most_held(series, births)
 
 
 def _until_freed(series: Sequence[Point], *, over_births: bool) -> Sequence[Point]:
@@ -845,7 +845,7 @@ def _undecided_at_the_end(
                 return
             to_highest = [point for point in series if point[0] <= highest[0]]
             # The last result may have come after the last point.
-            keeps = (highest[1] + 1) * MADE_FOR_ONE >= row.births
+            keeps = (highest[1] + 1) * MADE_FOR_ONE >= row.made
             stays = stays or rises(to_highest) or (keeps and rises(to_highest, EPOCHS))
             is_late = is_late or began_lately(to_highest)
         for course in (LOG.series(number, name) for name in passes):
@@ -853,7 +853,7 @@ def _undecided_at_the_end(
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
             rises_over_passes = rises_over_passes or rises(whole)
-        made, peak_nbytes = made + row.births, peak_nbytes + row.peak_nbytes
+        made, peak_nbytes = made + row.made, peak_nbytes + row.peak_nbytes
     is_model = not nbytes
     if not is_model and count and peak_nbytes > nbytes:
         count_at_peak = min(made, round(peak_nbytes * count / nbytes))
@@ -970,7 +970,7 @@ def _those_that_go(holders: Iterable[str], end: str) -> tuple[str, ...]:
 
 
 def _made_of(line: _Line) -> int:
-    return sum(LOG.site(number).births for number in _numbers_of(line))
+    return sum(LOG.site(number).made for number in _numbers_of(line))
 
 
 def _grown_leak(

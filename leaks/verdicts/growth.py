@@ -300,7 +300,7 @@ def becomes_larger_alone(trend: Trend, row: SiteRow) -> bool:
         The site of the log.
     """
     live = replaced(trend.series)
-    return live > 0 and row.births >= BIRTHS_AT_LEAST * live and not joins(row)
+    return live > 0 and row.made >= BIRTHS_AT_LEAST * live and not joins(row)
 
 
 def _are_of_last_pass(births: Births, name: str, trend: Trend) -> bool:
@@ -331,9 +331,9 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
         # A line that gathered several lists had more bytes than one of them. One call may make many
         # arrays, such as those of a table: then all of them were made after the results.
         is_one_call = row.first_birth > latest and row.peak_nbytes <= _TABLE_TIMES * nbytes
-        if row.peak_nbytes < nbytes - largest or not (row.births <= _GATHERED_AT_MOST or is_one_call):
+        if row.peak_nbytes < nbytes - largest or not (row.made <= _GATHERED_AT_MOST or is_one_call):
             continue
-        if row.births == 1 and row.peak_nbytes > nbytes + largest:
+        if row.made == 1 and row.peak_nbytes > nbytes + largest:
             continue
         if row.last_birth > latest and _calls(row, _GATHERING):
             return True

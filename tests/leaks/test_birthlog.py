@@ -524,3 +524,45 @@ def test_a_kind_that_is_described_again_leaves_nothing_of_what_it_was() -> None:
         with LeakDetector():
             """Each describes the kinds that it watches."""
     assert getters() == before
+
+
+def numbers_of_births(log: Any, results: list[Any], sizes: list[int]) -> tuple[int, int]:
+    """Record births of some sizes at one line; return how many births and results it made."""
+    for nbytes in sizes:
+        results.append(Anchor())
+        log.record_memory(results[-1], "add", nbytes, "numpy.ndarray", "cpu:0")
+    return next(
+        (row.births, row.made)
+        for row in map(log.site, range(log.site_count()))
+        if row.op == "add" and row.places[0][0] is numbers_of_births.__code__
+    )
+
+
+def test_scalars_on_the_way_to_larger_results_are_no_results(log: Any) -> None:
+    results: list[Any] = []
+    assert numbers_of_births(log, results, [8, 8, 4096]) == (3, 3)
+    del results[:2]
+    assert numbers_of_births(log, results, []) == (3, 1)
+    assert numbers_of_births(log, results, [16, 4096, 17]) == (6, 4)
+    results.clear()
+    assert numbers_of_births(log, results, []) == (6, 3)
+
+
+def test_scalars_are_results_where_nothing_larger_is_made(log: Any) -> None:
+    results: list[Any] = []
+    assert numbers_of_births(log, results, [8, 16]) == (2, 2)
+    results.clear()
+    assert numbers_of_births(log, results, []) == (2, 2)
+
+
+def test_a_result_that_was_disposed_is_no_scalar() -> None:
+    gc.collect()
+    with LeakDetector():
+        with ds.dispose_scope():
+            tensor = ds.zeros(1000)
+            number = LOG.site_count() - 1
+        assert ds.is_disposed(tensor)
+        assert LOG.site(number)[4:7] == (1, 1.0, 0)
+        del tensor
+        row = LOG.site(number)
+        assert (row.births, row.live, row.made) == (1, 0.0, 1)

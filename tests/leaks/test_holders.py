@@ -765,7 +765,6 @@ def test_a_long_way_through_closures_is_cut_between_two_of_its_steps() -> None:
     assert end.endswith("cell 'tensor'")
 
 
-
 def test_references_are_counted_without_our_own() -> None:
     from disposescope.scopes.identity import entry_of
 

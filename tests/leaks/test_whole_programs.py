@@ -783,7 +783,7 @@ for epoch in range(3):
         net(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
     for batch in range(12):
-        kept.append(np.full((64, 64), 1.5) + batch)
+        kept.append(np.sqrt(np.full((64, 64), 1.5) + batch) * 2.0)
 """
 
 

@@ -273,9 +273,7 @@ static int record(Log *log, const struct birth *birth)
         Py_INCREF((PyObject *)birth->key);
     }
     site_count(log, birth, 1);
-    if (!(birth->flags & BIRTH_UNCOUNTED)) {
-        log->sites.all[birth->site].births++;
-    }
+    site_count_birth(log, birth);
     sites_birth(log);
     ask_for_look(log);
     return 0;
@@ -289,7 +287,7 @@ static struct birth new_birth(Log *log, void *key, unsigned flags, size_t nbytes
     return (struct birth){
         .key = key,
         .nbytes = nbytes < NBYTES_AT_MOST ? nbytes : NBYTES_AT_MOST,
-        .flags = flags | (log->sampling.is_on ? BIRTH_SAMPLED : 0),
+        .flags = flags | (log->sampling.is_on ? BIRTH_SAMPLED : 0) | (nbytes <= SCALAR_NBYTES ? BIRTH_SCALAR : 0),
         .scope = scope,
         .number = ++log->last_birth,
         .site = site,

@@ -37,22 +37,25 @@ enum birth_flag {
     BIRTH_BACKED = 16,    /* the log has another birth for the memory that its bytes lie in */
     BIRTH_ESCAPED = 32,   /* memory that is still used although its tensor was disposed */
     BIRTH_MOVED_OUT = 64, /* memory of which an alias, such as an array over a tensor's storage, was moved out */
+    BIRTH_SCALAR = 128,   /* it was born with `SCALAR_NBYTES` at most */
 };
 
 /* The widths of the fields of `struct birth`, so that they fill two words of 64 bits: births of up
- * to 2 TiB, 4 million millions of births, and 4 million sites. */
-#define NBYTES_BITS 41
+ * to 1 TiB, 4 million millions of births, and 4 million sites. */
+#define NBYTES_BITS 40
 #define NUMBER_BITS 42
 #define SITE_BITS 22
 #define NBYTES_AT_MOST ((UINT64_C(1) << NBYTES_BITS) - 1)
 #define SITES_AT_MOST ((UINT32_C(1) << SITE_BITS) - 1)
+/* NumPy makes an array of so many bytes at most of a number in an expression. */
+#define SCALAR_NBYTES 16
 /* The site of a birth that is not recorded: nothing of it is to be reported, or there are
  * SITES_AT_MOST sites already. */
 #define NO_SITE UINT32_MAX
 
 struct birth {
     void *key; /* a reference that is owned where the key is an object */
-    uint64_t nbytes : NBYTES_BITS, flags : 7, scope : 16; /* `scope`: the number of the scope's name */
+    uint64_t nbytes : NBYTES_BITS, flags : 8, scope : 16; /* `scope`: the number of the scope's name */
     uint64_t number : NUMBER_BITS, site : SITE_BITS;      /* births are numbered from 1 in their order */
     uint32_t closings;                                    /* how many scopes had been closed before it */
     uint32_t at_ms;                                       /* milliseconds since the log was made */
@@ -130,7 +133,7 @@ struct site {
     uint32_t places_count;
     uint32_t hash;
     uint16_t op, kind, device; /* the numbers of their names */
-    uint64_t births;
+    uint64_t births, births_of_scalars, live_scalars;
     double live; /* how many live; an estimate where births are sampled, as the bytes are */
     int64_t live_nbytes, peak_nbytes;
     /* The number of the last birth of all when a birth was first counted here; when a birth, or a
@@ -333,8 +336,10 @@ void code_facts_clear(Log *log);
 uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device);
 /* How many births a birth stands for: 1 unless births are sampled. */
 double birth_weight(const Log *log, const struct birth *birth);
-/* Count a birth at its site: with sign 1 when it is recorded, with -1 when it is dead. Runs no
- * Python code. */
+/* Count a birth at its site: when it is recorded. Runs no Python code. */
+void site_count_birth(Log *log, const struct birth *birth);
+/* Count what lives at the site of a birth: with sign 1 when it is recorded, or its bytes have changed;
+ * with -1 when it is dead, or they are to change. Runs no Python code. */
 void site_count(Log *log, const struct birth *birth, int sign);
 /* Leave the bytes of a living block out of the sum of its device, or count them again: while other
  * memory that has a birth of its own lies in the block, they would be counted twice. */

@@ -389,6 +389,21 @@ double birth_weight(const Log *log, const struct birth *birth)
     return kept <= 0 ? 1.0 : 1.0 / kept;
 }
 
+void site_count_birth(Log *log, const struct birth *birth)
+{
+    if (!(birth->flags & BIRTH_UNCOUNTED)) {
+        log->sites.all[birth->site].births++;
+        log->sites.all[birth->site].births_of_scalars += (birth->flags & BIRTH_SCALAR) != 0;
+    }
+}
+
+/* How many results a site made: its births, without scalars on the way to larger ones. */
+static uint64_t made_at(const struct site *site)
+{
+    bool makes_larger = site->births > site->births_of_scalars;
+    return site->births - (makes_larger ? site->births_of_scalars - site->live_scalars : 0);
+}
+
 void site_count(Log *log, const struct birth *birth, int sign)
 {
     if (birth->flags & BIRTH_UNCOUNTED) {
@@ -398,6 +413,7 @@ void site_count(Log *log, const struct birth *birth, int sign)
     double weight = birth_weight(log, birth);
     int64_t nbytes = sign * (int64_t)((double)birth->nbytes * weight);
     site->live += sign * weight;
+    site->live_scalars += birth->flags & BIRTH_SCALAR ? (uint64_t)sign : 0;
     site->live_nbytes += nbytes;
     if (sign > 0) {
         site->latest_birth = log->last_birth;
@@ -469,7 +485,7 @@ int sites_add_type(PyObject *module)
     static PyStructSequence_Field fields[] = {
         {"kind", NULL}, {"device", NULL}, {"op", NULL}, {"places", NULL}, {"births", NULL}, {"live", NULL},
         {"nbytes", NULL}, {"peak_nbytes", NULL}, {"first_birth", NULL}, {"last_birth", NULL},
-        {"last_birth_before_death", NULL}, {"held_since", NULL}, {NULL, NULL},
+        {"last_birth_before_death", NULL}, {"held_since", NULL}, {"made", NULL}, {NULL, NULL},
     };
     PyStructSequence_Desc description = {
         .name = "disposescope.leaks.births.compiled.SiteRow",
@@ -509,11 +525,11 @@ PyObject *sites_site(Log *log, PyObject *number)
     }
     struct site site = log->sites.all[wanted];
     PyObject *fields = Py_BuildValue(
-        "OOONKdLLKKKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+        "OOONKdLLKKKKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
         (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.first_birth,
         (unsigned long long)site.latest_birth, (unsigned long long)site.latest_death,
-        (unsigned long long)site.held_since);
+        (unsigned long long)site.held_since, (unsigned long long)made_at(&site));
     PyObject *row = fields == NULL ? NULL : PyObject_CallOneArg((PyObject *)site_row_type, fields);
     Py_XDECREF(fields);
     return row;
