@@ -72,7 +72,6 @@ _OF_AN_EXIT_FUNCTION: Final = (
 _FOR_MODELS: Final = ("backward", "step")
 """Calls that make the gradients of models and the state of optimizers."""
 _NOT_SEEN: Final = "not found: freed before it was searched for"
-_ALIVE_TO_THE_END: Final = "It was alive until it was freed in the end."
 _UNKNOWN_END: Final = "before the program ended"
 _WITH_THE_EXCEPTION: Final = "with the exception that ended the program"
 _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
@@ -514,7 +513,7 @@ class Growing:
         # These grew at a look, but not to the end. The program may have read all graphs once in the
         # end, and exceptions come at random.
         not_to_the_end = {
-            line: replace(leak, unjudged="growth")
+            line: replace(_alive(leak) if leak.kind == "growth" else leak, unjudged="growth")
             for line, (leak, *_) in self._grown.copy().items()
             if leak.kind == "exception"
             or (leak.kind == "growth" and chain_of(leak.holder) is not None)
@@ -880,6 +879,7 @@ def _undecided_at_the_end(
             graph_nbytes=graph_nbytes,
             made=None if count >= NEVER_RELEASED * made else made,
             freed=end,
+            explanation=_held_until(end) if leak.kind == "alive" else leak.explanation,
         )
 
 
@@ -908,7 +908,7 @@ def _held_to_the_end(line: _Line, seen: Leak, end: str, births: int, live: float
         count, nbytes = count + least, nbytes + least_nbytes
     if count >= EPOCHS and nbytes >= WORTH_NBYTES and 2 * live <= count:
         yield replace(
-            _alive_to_the_end(seen),
+            _alive(seen),
             count=count,
             nbytes=nbytes,
             used_nbytes=min(round(seen.used_nbytes / seen.count * count), nbytes),
@@ -916,17 +916,22 @@ def _held_to_the_end(line: _Line, seen: Leak, end: str, births: int, live: float
             made=None,
             unjudged=None,
             freed=end,
+            explanation=_held_until(end),
         )
 
 
-def _alive_to_the_end(leak: Leak) -> Leak:
+def _held_until(end: str) -> str:
+    return f"It was held to the end, and freed {end}."
+
+
+def _alive(leak: Leak) -> Leak:
     """Return a leak without what was said of its growth."""
     return replace(
         leak,
         kind="alive",
         sure="possible",
         trend=None,
-        explanation=_ALIVE_TO_THE_END,
+        explanation="",
         remedy="",
         fingerprint=fingerprint_of("alive", leak.tensor_kind, leak.site, leak.op),
     )
@@ -936,7 +941,7 @@ def _unseen_leak(line: _Line, rows: Sequence[SiteRow]) -> Leak:
     """Return what is known of a line of which no look has seen a result: not who held it."""
     site, kind, op = line
     nbytes = sum(row.peak_nbytes for row in rows)
-    leak = bare_leak("alive", "possible", nbytes, _ALIVE_TO_THE_END, site=site, name=op, tensor_kind=kind)
+    leak = bare_leak("alive", "possible", nbytes, "", site=site, name=op, tensor_kind=kind)
     return replace(leak, device=rows[0].device, op=op, scopes=(None,), holders=(_NOT_SEEN,), unjudged="growth")
 
 

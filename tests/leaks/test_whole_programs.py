@@ -150,6 +150,7 @@ def test_what_main_held_is_told_although_much_was_made_after_it(tmp_path: Path) 
     assert (report.verdict, report.leaks) == ("clean", ())
     [row] = [row for row in report.kept if row.freed is not None]
     assert (row.count, row.nbytes, row.freed, row.unjudged) == (50, 4_000_000, "when main() returned", None)
+    assert row.explanation == "It was held to the end, and freed when main() returned."
     first, _, rest = str(report).partition("\n")
     assert first.startswith("no leaks; 4.0 MB held to the end: 50 × ")
     assert first.endswith("main(): local 'history', freed when main() returned")

@@ -2,7 +2,7 @@
 const PAGE = 50;
 const LISTS = {
   leaks: ["leaks", report.leaks],
-  kept: ["alive and held (no leaks)", report.kept],
+  kept: ["held (no leaks)", report.kept],
   leftovers: ["left-over variables (no leaks)", report.leftovers],
   suppressed: ["suppressed", report.suppressed.map(([row]) => row)],
 };
