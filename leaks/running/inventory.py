@@ -738,12 +738,14 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     if name is not None:
         highest = max(trend.series, key=lambda point: point[1:])
         return None if becomes_larger_alone(trend, LOG.site(number)) else (trend, highest)
-    births, made = LOG.site(number).births, LOG.site(number).made
-    _, count, nbytes = series[-1]
+    row = LOG.site(number)
+    made, (_, count, nbytes) = row.made, series[-1]
     if _were_gathered(number, series, series[-1]):
         return None
     trend = replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
-    return trend, most_held(series, births)
+    number_of_birth, held, held_nbytes = most_held(series, row.births)
+    # A scalar on the way to a result may have been there too.
+    return trend, (number_of_birth, min(held, made), held_nbytes)
 
 
 def _until_freed(series: Sequence[Point], *, over_births: bool) -> Sequence[Point]:
@@ -835,7 +837,8 @@ def _undecided_at_the_end(
         highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
         if not passes and series:
             highest = most_held(series, row.births)
-        count, nbytes = count + highest[1], nbytes + highest[2]
+        # A scalar on the way to a result may have been there too.
+        count, nbytes = count + min(highest[1], row.made), nbytes + highest[2]
         # The first of the highest points: until then it grew. A full cache stays there.
         latest = max(latest, min((point[0] for point in series if point[1] >= highest[1]), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
@@ -867,37 +870,22 @@ def _undecided_at_the_end(
     if is_model:
         # The log counts also the modules in models, and has no bytes for any of them.
         count, nbytes, made = leak.count, leak.nbytes, round(made * leak.count / count) if count else leak.count
-    graph_nbytes = round(leak.graph_nbytes / leak.count * count)
-    if nbytes + graph_nbytes < WORTH_NBYTES or 2 * live > count:
+    held = _in_proportion(leak, count, nbytes)
+    if nbytes + held.graph_nbytes < WORTH_NBYTES or 2 * live > count:
         return
     if (stays or count >= NEVER_RELEASED * made) and latest > STOPPED * births:
         yield replace(
-            leak,
-            count=count,
-            nbytes=nbytes,
-            used_nbytes=min(round(leak.used_nbytes / leak.count * count), nbytes),
-            graph_nbytes=graph_nbytes,
+            held,
             made=None if count >= NEVER_RELEASED * made else made,
             freed=end,
             explanation=_held_until(end) if leak.kind == "alive" else leak.explanation,
         )
 
 
-def _held_to_the_end(line: _Line, seen: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
+def _held_to_the_end(line: _Line, leak: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
     """Yield what a line had to the end of the run, when it was freed: no leak.
 
-    Parameters
-    ----------
-    line : _Line
-        The line.
-    seen : Leak
-        What was held of the line when it was seen last.
-    end : str
-        When it was freed, in the words of a report.
-    births : int
-        The number of the last birth of the program.
-    live : float
-        How many of the line live now.
+    The parameters are those of `_undecided_at_the_end`.
     """
     count = nbytes = 0
     for number in _numbers_of(line):
@@ -905,19 +893,26 @@ def _held_to_the_end(line: _Line, seen: Leak, end: str, births: int, live: float
         # What is there only for a moment, such as the list of a batch, is not there at all points.
         late = [point for point in series if point[0] >= _NEARLY * births]
         _, least, least_nbytes = min(late, key=lambda point: point[1], default=(0, 0, 0))
-        count, nbytes = count + least, nbytes + least_nbytes
+        count, nbytes = count + min(least, LOG.site(number).made), nbytes + least_nbytes
     if count >= EPOCHS and nbytes >= WORTH_NBYTES and 2 * live <= count:
         yield replace(
-            _alive(seen),
-            count=count,
-            nbytes=nbytes,
-            used_nbytes=min(round(seen.used_nbytes / seen.count * count), nbytes),
-            graph_nbytes=round(seen.graph_nbytes / seen.count * count),
+            _alive(_in_proportion(leak, count, nbytes)),
             made=None,
             unjudged=None,
             freed=end,
             explanation=_held_until(end),
         )
+
+
+def _in_proportion(leak: Leak, count: int, nbytes: int) -> Leak:
+    """Return a leak with another count and other bytes, and the rest of its bytes in proportion."""
+    return replace(
+        leak,
+        count=count,
+        nbytes=nbytes,
+        used_nbytes=min(round(leak.used_nbytes / leak.count * count), nbytes),
+        graph_nbytes=round(leak.graph_nbytes / leak.count * count),
+    )
 
 
 def _held_until(end: str) -> str:
@@ -1008,15 +1003,13 @@ def _grown_leak(
         what += f" over {trend.passes:,} steps"
     sure: Sureness = "likely" if leak.sure == "certain" else leak.sure
     is_found = chain_of(leak.holder) is not None
+    held = _in_proportion(leak, count, nbytes)
     return replace(
-        leak,
+        held,
         # Without a known holder it may be by design; and there is no holder left to search for.
         sure=sure if is_found else "possible",
         unjudged=leak.unjudged if is_found else None,
-        count=count,
-        nbytes=nbytes,
-        used_nbytes=min(round(leak.used_nbytes / leak.count * count), nbytes),
-        graph_nbytes=leak.graph_nbytes if leak.kind == "graph" else round(leak.graph_nbytes / leak.count * count),
+        graph_nbytes=leak.graph_nbytes if leak.kind == "graph" else held.graph_nbytes,
         trend=trend,
         freed=when,
         holders=_those_that_go(leak.holders, end),

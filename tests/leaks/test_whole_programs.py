@@ -164,6 +164,34 @@ def test_what_main_let_go_before_a_last_phase_is_not_told(tmp_path: Path) -> Non
     assert (report.verdict, report.leaks, [row for row in report.kept if row.freed is not None]) == ("clean", (), [])
 
 
+OF_THREADS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+
+local = threading.local()
+
+def work(number):
+    if not hasattr(local, "seen"):
+        local.seen = []
+    local.seen.append(np.full(5000, number))
+
+def main():
+    with ThreadPoolExecutor(2) as executor:
+        for number in range(200):
+            executor.submit(work, number).result()
+
+main()
+"""
+
+
+def test_no_more_are_said_to_have_been_kept_than_were_made(tmp_path: Path) -> None:
+    """NumPy makes a scalar on the way to each result, which is there at the highest point."""
+    [leak] = report_on(tmp_path, OF_THREADS).leaks
+    assert leak.trend is not None
+    assert (leak.count, leak.trend.passes) == (200, 200)
+
+
 EPOCHS = """
 import torch
 
