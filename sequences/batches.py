@@ -218,7 +218,8 @@ class BatchIterator(_Closing, Iterator[T]):
 
 
 # These methods close the scope if they are interrupted before their first line. The iterator would
-# not do so by dying, because the traceback of the exception keeps it alive.
+# not do so by dying, because the traceback of the exception keeps it alive. What is assigned takes
+# the same arguments.
 _wrapped: Final = with_undo
 BatchIterator.__next__ = _wrapped((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]  # same
 BatchIterator.__del__ = _wrapped((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]  # same

@@ -87,7 +87,7 @@ class Births:
 
     @property
     def made(self) -> int:
-        """Return how many births the line had under the detector when the snapshot was taken."""
+        """Return how many results the line had made by the time that the snapshot was taken."""
         before = self._beginning.made
         made = sum(self._sites(number).made - before.get(number, 0) for number in self._numbers_of_sites())
         # Scalars that were counted before may have died since.

@@ -38,7 +38,7 @@ class LiveSite:
     peak_nbytes : int
         The most bytes that were live at once; at least `nbytes`.
     births : int
-        How many were born; at least `count`.
+        How many were born; at least `count`. Scalars on the way to larger results are left out.
     """
 
     site: Site | None

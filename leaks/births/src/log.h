@@ -336,7 +336,7 @@ void code_facts_clear(Log *log);
 uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device);
 /* How many births a birth stands for: 1 unless births are sampled. */
 double birth_weight(const Log *log, const struct birth *birth);
-/* Count a birth at its site: when it is recorded. Runs no Python code. */
+/* Count a birth, which has just been recorded, among those that its site had. Runs no Python code. */
 void site_count_birth(Log *log, const struct birth *birth);
 /* Count what lives at the site of a birth: with sign 1 when it is recorded, or its bytes have changed;
  * with -1 when it is dead, or they are to change. Runs no Python code. */
