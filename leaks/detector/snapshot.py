@@ -151,8 +151,9 @@ class Snapshot:
             Whether the program runs on. Then a few large results may become more, and are
             undecided.
         is_look : bool, default False
-            Whether `Report.retainers` is left empty, which takes most of the time, if nothing grew
-            whose holder is known.
+            Whether what would take most of the time is left out: `Report.retainers` are empty if
+            nothing grew whose holder is known, and one or two results of a line that the program's
+            own variables do not lead to have no holder.
 
         Returns
         -------

@@ -379,6 +379,9 @@ class Holders:
     meets_all : bool, default False
         Whether the search goes on when all subjects are found: `retained` needs everything that
         variables lead to.
+    few : int, default 0
+        Of a group of which at most so many are not found in the variables of the program, these are
+        left out: no library and no cycle is searched for them. Their reason is ``"unknown"``.
     """
 
     def __init__(
@@ -388,9 +391,11 @@ class Holders:
         object_limit: int,
         sizes: dict[Hashable, int] | None = None,
         meets_all: bool = False,
+        few: int = 0,
     ) -> None:
         install_imported()
         self._object_limit = object_limit
+        self._few = few
         # A composite that is a tuple is made anew each time it is asked for: look for its anchor.
         self._anchors: dict[Subject, Subject] = {
             subject: anchor
@@ -426,6 +431,8 @@ class Holders:
         search.from_roots(*user_roots(), libraries=False)
         if not search.stopped and search.left:
             search.from_roots(library_frames(), libraries=False)
+        if self._few:
+            self._leave_out_few()
         if not search.stopped and search.left:
             search.from_roots(library_roots(), libraries=True)
         if not search.stopped and search.left:
@@ -440,6 +447,14 @@ class Holders:
             self._held_by.setdefault(
                 subject, _HeldBy("owned" if isinstance(subject, HeldEntry) and subject.is_held else reason)
             )
+
+    def _leave_out_few(self) -> None:
+        left = set(self._search.left)
+        for group in self._groups if left else ():
+            few = left.intersection(group)
+            if len(few) <= self._few:
+                for subject in few:
+                    self._search.settle(subject)
 
     @property
     def may_be_pinned(self) -> bool:
@@ -468,9 +483,9 @@ class Holders:
         """Return the memory that only left-over variables refer to: see `left_over_memory`."""
         return left_over_memory(self._search, born, passes) if born else set()
 
-    def retained(self, pieces: Sequence[Piece]) -> list[Retained]:
+    def retained(self, pieces: Sequence[Piece], *, asks_libraries: bool = True) -> list[Retained]:
         """Return what retains some pieces of memory: see `retained_by`."""
-        return retained_by(self._search, pieces)
+        return retained_by(self._search, pieces, asks_libraries=asks_libraries)
 
     def cycle_of(self, subjects: Sequence[Subject]) -> Cycle | None:
         """Return the cycle that keeps the first subject that has one, or None."""

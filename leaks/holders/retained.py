@@ -186,7 +186,7 @@ _OF_THE_SEARCH: Final = _references({0: object()}, 0)
 """What `_references` returns for an object that only the dict refers to."""
 
 
-def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
+def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool = True) -> list[Retained]:
     """Return what retains some pieces of memory; empty where the search did not come to its end.
 
     Parameters
@@ -195,12 +195,15 @@ def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
         The search that has found the holders of the memory. It must not be closed yet.
     pieces : sequence of Piece
         The memory to report. A piece with several storages counts for what retains the first one.
+    asks_libraries : bool, default True
+        Whether libraries are searched for holders if references to what retains memory are not
+        explained otherwise. An expression that is being evaluated has such references too.
     """
     if search.cut_short or search.stopped:
         return []
     graph = _Graph(search, dict.fromkeys(identity for storages, _ in pieces for identity, _ in storages))
     tree = dominators_of(graph.successors)
-    if not search.has_asked_libraries and not graph.explains(search, tree):
+    if asks_libraries and not search.has_asked_libraries and not graph.explains(search, tree):
         search.from_roots(library_roots(), libraries=True)
         graph.add_roots(search.library_referents)
         tree = dominators_of(graph.successors)

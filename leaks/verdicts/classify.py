@@ -27,7 +27,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import BIRTHS_AT_LEAST, EPOCHS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
+from .growth import BIRTHS_AT_LEAST, EPOCHS, FEW_RESULTS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
 from .verdicts import EVALUATIONS, WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
@@ -132,7 +132,8 @@ def report_of(
     goes_on : bool
         Whether the program runs on, so that a few large results may become more.
     is_look : bool
-        Whether what retains memory is asked for only if something grew whose holder is known.
+        Whether what retains memory is asked for only if something grew whose holder is known, and
+        libraries and cycles are not searched for one or two results of a line.
     """
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))
@@ -161,6 +162,9 @@ def report_of(
         object_limit=object_limit,
         sizes=sizes,
         meets_all=of_program,
+        # What a library or a cycle holds of a line is growth only if it becomes more. The newest
+        # result is often on its way to a variable.
+        few=FEW_RESULTS - 1 if is_look else 0,
     ) as holders:
         left_memory = (
             holders.left_over(_rows_of(found, escapes), evidence.passes) if of_program and escapes else set[Subject]()
@@ -211,7 +215,7 @@ def report_of(
                     places[id(rows[number])] = places[id(leak)]
         has_growth = any(leak.trend is not None and chain_of(leak.holder) is not None for leak in leaks)
         is_asked = of_program and (has_growth or not is_look)
-        retainers = _retainers(found, holders, [*leaks, *kept], places) if is_asked else ()
+        retainers = _retainers(found, holders, [*leaks, *kept], places, is_look=is_look) if is_asked else ()
     kept, leftovers = apart(leaks, kept, leftovers)
     weights = [1.0 if row is None else row.weight for row in found.rows]
     sampled = any(weight != 1.0 for weight in weights)
@@ -313,13 +317,13 @@ def _graph_nbytes_by_leak(
 
 
 def _retainers(
-    found: Census, holders: Holders, rows: Sequence[Leak], places: dict[int, list[int]]
+    found: Census, holders: Holders, rows: Sequence[Leak], places: dict[int, list[int]], *, is_look: bool
 ) -> tuple[Retainer, ...]:
     """Return the objects that retain the memory of some leaks, those with the most bytes first."""
     row_of = {index: row for row in rows for index in places[id(row)]}
     pieces = [(storages, index) for index in sorted(row_of) if (storages := _storages_of(found, index))]
     retainers: list[Retainer] = []
-    for retained in holders.retained(pieces):
+    for retained in holders.retained(pieces, asks_libraries=not is_look):
         records = [found.records[index] for index in retained.places]
         weights = [1.0 if (row := found.rows[index]) is None else row.weight for index in retained.places]
         count, nbytes = estimated(records, weights)

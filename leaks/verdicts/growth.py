@@ -23,6 +23,7 @@ from ..report.timeline import UNASKED
 __all__ = [
     "BIRTHS_AT_LEAST",
     "EPOCHS",
+    "FEW_RESULTS",
     "MODELS",
     "MADE_FOR_ONE",
     "NEVER_RELEASED",
@@ -153,7 +154,7 @@ MODELS: Final = 4
 """So many models of a line, with other work in between, may be one for each run of a training."""
 _MORE_THAN_BEFORE: Final = 4
 """A line is of a phase after the passes if it has so many times as many as it ever had before."""
-_FEW_RESULTS: Final = 3
+FEW_RESULTS: Final = 3
 """So many results of a line may become `EPOCHS`, where the program goes on."""
 _FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
 """Fewer bytes of so few results are not looked at."""
@@ -278,7 +279,7 @@ def trend_of_births(
 
 def are_few_and_large(count: int, nbytes: float) -> bool:
     """Return whether the results of a line may become `EPOCHS`, and are large enough to look at."""
-    return count >= _FEW_RESULTS and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
+    return count >= FEW_RESULTS and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
 
 
 def joins(row: SiteRow) -> bool:

@@ -13,7 +13,7 @@ when a detector is opened, the log gets to know the storages of all tensors that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from types import CodeType
 from typing import Any, Final, final
@@ -258,6 +258,14 @@ class TorchFramework(TorchReferences):
         identify = partial(_identify, Counter(map(_address_of, PENDING.waiting())), owned, self._buffers)
         escape = self._escape if self._log.escapes() else None
         return LiveMemory(_NAME, references, rows, identify, _is_alive, escape)
+
+    def modules(self) -> Iterable[Any]:
+        """Return the modules of the program, as the last snapshot has found them if there is one.
+
+        To find them once more takes a fifth of the time of a report.
+        """
+        found = None if self._models is None else self._models.latest_modules()
+        return super().modules() if found is None else found
 
     def live_models(self, after: int, until: int, /) -> LiveMemory | None:
         """Return the models that still exist, of the births `after` + 1 to `until`."""

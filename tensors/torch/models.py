@@ -77,6 +77,8 @@ class Models:
         # The last answer of `memory_of_models` for `live`, with `after` and `until`: both need a
         # search of all objects, so one search serves both.
         self._live: tuple[int, int, LiveMemory | None] | None = None
+        # The modules that this search has found.
+        self._modules: list[ref[Any]] | None = None
 
     def registered(self, module: Any, name: str) -> None:
         """Record a module that is being made; of any other, that a part was added to it."""
@@ -180,6 +182,7 @@ class Models:
             return found
         with TorchReferences().quiet():
             things = _Things()
+            self._modules = [ref(module) for module in things.modules]
             added = self._added.parts()
             self._live = after, until, self._live_of(references, rows, things, added)
             for module in things.modules:
@@ -196,6 +199,12 @@ class Models:
                     for _ in _sizes_of(_parameters_of(optimizer), things.state, found):
                         pass
         return found
+
+    def latest_modules(self) -> list[Any] | None:
+        """Return the modules that `memory_of_models` found last; None if it has not been asked."""
+        if self._modules is None:
+            return None
+        return [module for reference in self._modules if (module := reference()) is not None]
 
     def _is_in_window(self, tensor: Any, after: int) -> bool:
         storage = storage_of(tensor)

@@ -219,10 +219,10 @@ _no_dispatch: Final[Any] = cast("Any", Tensor).__torch_dispatch__
 _RAW: Final = "_raw_saved_"
 
 
-def _training_by_parameter() -> dict[int, bool]:
+def _training_by_parameter(modules: Iterable[Any]) -> dict[int, bool]:
     """Return, by ``id`` of each parameter, whether a module that has it is in training mode."""
     found: dict[int, bool] = {}
-    for module in tracked_objects(torch.nn.Module):
+    for module in modules:
         # A module of torch.jit has no `training` in its ``__dict__``.
         is_training = bool(_names_of(module).get("training", True))
         for _, parameter in members_of(module, "_parameters"):
@@ -359,6 +359,10 @@ class TorchReferences(Framework):
             _C._set_tracing_state(None)
         return stack
 
+    def modules(self) -> Iterable[Any]:
+        """Return the modules of the program."""
+        return tracked_objects(torch.nn.Module)
+
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
         """Return whether a graph is of a model in eval mode.
 
@@ -374,7 +378,7 @@ class TorchReferences(Framework):
         # Another thread may reset the attribute by a search of its own.
         training = self._training
         if training is None:
-            training = self._training = _training_by_parameter()
+            training = self._training = _training_by_parameter(self.modules())
         modes = [training[id(leaf)] for leaf in leaves_behind(node, 0) if id(leaf) in training]
         return bool(modes) and not any(modes)
 
