@@ -29,7 +29,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple, final
 
@@ -193,8 +192,6 @@ class _Code:
         return successors
 
 
-_code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)
-
 _Variable = tuple[CodeType, str, int]
 """Code, the name of a variable in it, and the number of the step that binds it."""
 _Lives = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -248,6 +245,8 @@ class _Replay:
         self.frames = [without_notes(frames) for frames in all_frames]
         self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
         self.sources = Sources(self.frames, np.bincount(self.groups, minlength=len(self.frames)).tolist())
+        # By ``id``: the hash of code is that of all its contents, and slow.
+        self._codes: dict[int, _Code] = {}
         self.irregular = self._irregular()
         self.variables = [self._variable_of(frames) for frames in self.frames]
         self.peak_time, _ = recording.peak()
@@ -274,6 +273,12 @@ class _Replay:
                     yield from self._changes_of_variable(variable)
                 yield from self._in_place(group)
 
+    def _code_of(self, code: CodeType) -> _Code:
+        known = self._codes.get(id(code))
+        if known is None:
+            self._codes[id(code)] = known = _Code(code)
+        return known
+
     def _variable_of(self, frames: tuple[Mark, ...]) -> _Variable | None:
         """Return the variable that a birth is bound to, in its function or in a caller.
 
@@ -291,7 +296,7 @@ class _Replay:
             return None
         called: CodeType | None = None
         for code, offset in frames[first:]:
-            known, source = _code_of(code), self.sources.of(code)
+            known, source = self._code_of(code), self.sources.of(code)
             if called is not None and plain_module_call(code) == "calls":
                 # PyTorch's code around ``forward`` of a module returns what that returns.
                 called = code if called.co_name == "forward" or plain_module_call(called) == "calls" else None
@@ -369,7 +374,7 @@ class _Replay:
 
     def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
         code, name, bound = variable
-        known = _code_of(code)
+        known = self._code_of(code)
         source = self.sources.of(code)
         uses = known.uses_of(name, bound, source)
         births = self._births_of(lambda group: self.variables[group] == variable)
@@ -480,7 +485,7 @@ class _Replay:
         if variable is None or variable[:2] != (code, operand.id):
             return False
         _, _, bound = variable
-        uses = _code_of(code).uses_of(operand.id, bound, source)
+        uses = self._code_of(code).uses_of(operand.id, bound, source)
         return uses is not None and max(uses, default=0) <= source.end_line(offset)
 
 

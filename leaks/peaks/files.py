@@ -13,8 +13,6 @@ from typing import Final, TypeAlias, final
 
 __all__ = ["COMPREHENSIONS", "FUNCTIONS", "LOOPS", "File", "Position", "file_of", "position"]
 
-_FILES_AT_MOST: Final = 500
-"""So many parsed files are kept at most."""
 _NAMES_THAT_READ_BY_TEXT: Final = frozenset(
     {
         *("__main__", "_getframe", "atexit", "breakpoint", "currentframe", "dir", "eval", "exec", "globals", "locals"),
@@ -254,17 +252,6 @@ def _parsed(file: str, text: str) -> File | None:
         return None
 
 
-_files: Final[dict[str, tuple[list[str], File | None]]] = {}
-"""For each file its lines, to see whether it was read anew, and what they were parsed to."""
-
-
 def file_of(code: CodeType) -> File | None:
     """Return the parsed file that code is from; None where it cannot be read or parsed."""
-    lines = linecache.getlines(code.co_filename)
-    known = _files.get(code.co_filename)
-    if known is None or known[0] is not lines:
-        if len(_files) >= _FILES_AT_MOST:
-            _files.clear()
-        _files[code.co_filename] = known = lines, _parsed(code.co_filename, "".join(lines))
-    _, file = known
-    return file
+    return _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename)))

@@ -134,6 +134,8 @@ class Sources:
 
     def __init__(self, frames: Sequence[tuple[Mark, ...]], times: Sequence[int]) -> None:
         self._sources: dict[int, Source] = {}
+        # By the name of the file. A parsed file takes many times the bytes of its text.
+        self._files: dict[str, File | None] = {}
         # For each instruction, the frames inside it at each birth.
         self._inside: dict[tuple[int, int], list[tuple[Mark, ...]]] = {}
         # What becomes of the value of a parameter: by the code, the name, how deep the functions
@@ -156,7 +158,10 @@ class Sources:
         """Return the source of a code object; without a file where that cannot be read."""
         source = self._sources.get(id(code))
         if source is None:
-            self._sources[id(code)] = source = Source(code, file_of(code), self)
+            name = code.co_filename
+            if name not in self._files:
+                self._files[name] = file_of(code)
+            self._sources[id(code)] = source = Source(code, self._files[name], self)
         return source
 
     def inside(self, code: CodeType, offset: int) -> list[tuple[Mark, ...]]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import gc
+import inspect
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -385,3 +390,18 @@ def test_in_place_is_not_advised_where_it_cannot_be(function: Callable[[], objec
         for each in peak_of(function).advice
         if each.text.startswith("in place") and each.text.endswith(tuple(wrong))
     ]
+
+
+def test_the_source_that_advice_has_read_is_kept_no_longer(tmp_path: Path) -> None:
+    file = tmp_path / "read_once.py"
+    names: dict[str, Any] = {"np": np, "N": N}
+    file.write_text(inspect.getsource(used_early))
+    exec(compile(file.read_text(), file, "exec"), names)
+
+    def parsed() -> int:
+        gc.collect()
+        return sum(isinstance(thing, ast.Module) for thing in gc.get_objects())
+
+    before = parsed()
+    assert peak_of(names["used_early"]).advice
+    assert parsed() == before
