@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -86,6 +86,22 @@ def what_was_imported_is_not_collected_again() -> None:
     if len(sys.modules) > modules_when_frozen[0] + 50:
         modules_when_frozen[0] = len(sys.modules)
         gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Run a test that is marked so without coverage, and the programs that it starts."""
+    trace = sys.gettrace()
+    if trace is None or item.get_closest_marker("unmeasured") is None:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+            patch.delenv(name)
+        sys.settrace(None)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(trace)
 
 
 def no_other_thread_computes() -> None:

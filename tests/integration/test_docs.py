@@ -100,6 +100,7 @@ for step in range(60):
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 def test_the_readme_prints_what_its_comments_say() -> None:
     pytest.importorskip("torch", reason="the first example is PyTorch's")
     code = "\n".join(code for language, code in FENCED.findall(README) if language == "python")
@@ -122,6 +123,7 @@ def test_the_readme_shows_the_loop_that_the_report_is_about() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 @pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command for command, _ in COMMANDS])
 def test_pages_show_what_leak_report_prints(command: str, output: str, tmp_path: Path) -> None:
     unknown = ""

@@ -95,6 +95,7 @@ def test_the_main_example_has_no_leaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 def test_a_loop_that_keeps_its_losses_is_told_from_its_mended_form(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the loop is PyTorch's")
     done = run(tmp_path, "--fail-on", "any", "growing_loop.py")

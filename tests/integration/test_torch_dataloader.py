@@ -28,6 +28,7 @@ rnn = pytest.importorskip("torch.nn.utils.rnn")
 # Newer Pythons warn of a fork in a process that has threads; and there is no accelerator to pin
 # memory for.
 pytestmark = [
+    pytest.mark.unmeasured,
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
 ]

@@ -134,6 +134,7 @@ PROGRAMS = [nested, with_gradients, with_packed_sequences, with_budget, decorate
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -144,6 +145,7 @@ def test_an_interrupt_anywhere_leaves_no_scope_open_and_no_tensor_alive(program:
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"budget": "10MiB"}], ids=["plain", "strict", "budget"])
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 def test_scopes_that_the_limit_of_recursion_leaves_release_their_tensors(options: dict[str, Any], watched: bool):

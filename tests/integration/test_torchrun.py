@@ -12,6 +12,8 @@ import pytest
 from tests.engines.page_programs import environment, program_of, run, shown_by
 
 torch = pytest.importorskip("torch", reason="torchrun is PyTorch's")
+
+pytestmark = pytest.mark.unmeasured
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("this PyTorch was built without gloo", allow_module_level=True)
 

@@ -71,6 +71,7 @@ def test_the_option_watches_every_test(run) -> None:
     run(LEAKY, "--tensor-leaks").assert_outcomes(passed=1, failed=2)
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_it_works_in_the_processes_of_xdist(run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
@@ -140,6 +141,7 @@ def test_a_mistyped_marker_is_a_usage_error_before_any_test_runs(run, marker: st
     assert result.parseoutcomes().get("passed") is None
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_a_mistyped_marker_fails_its_test_in_a_process_of_xdist(run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
@@ -266,6 +268,7 @@ def test_keeps_and_is_marked(assert_freed):
     result.stdout.no_fnmatch_line("*LeakWarning*")
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_the_parts_of_a_model_must_be_gone_also_where_nothing_else_of_this_package_is_used(run) -> None:

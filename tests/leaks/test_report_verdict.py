@@ -31,6 +31,8 @@ from disposescope.scopes.base.process import PATCHES, Patch
 from .example_reports import leak
 from .test_commands import COMMANDS, environment, program, report
 
+pytestmark = pytest.mark.unmeasured
+
 BOX: dict[str, Any] = {}
 ADVICE = "(mark steps with dispose_scope or detector.mark() to know whether it grows)"
 HISTORY = "import numpy as np\nhistory = []\nfor _ in range(20):\n    history.append(np.zeros(10_000))\n"

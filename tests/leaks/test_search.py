@@ -499,6 +499,7 @@ def test_what_is_found_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPa
         assert set(holders.reasons_of(subjects)) == {"held"}
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_many_searches_keep_nothing_alive_and_leave_resident_memory_flat() -> None:
     history = BOX["history"] = [ds.zeros(10) for _ in range(50)]

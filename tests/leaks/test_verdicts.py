@@ -241,6 +241,7 @@ def test_an_exception_that_is_being_handled_is_no_leak_of_a_program() -> None:
     assert [(leak.kind, leak.sure) for leak in report.kept] == [("exception", "possible")]
 
 
+@pytest.mark.unmeasured
 def test_a_cycle_is_reported_with_its_members() -> None:
     class Trainer:
         def __init__(self) -> None:
@@ -268,6 +269,7 @@ def test_a_cycle_is_reported_with_its_members() -> None:
     gc.collect()
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_many_tensors_in_one_cycle_are_not_done_again_and_again() -> None:
     class Trainer:

@@ -168,6 +168,7 @@ PROGRAMS = [
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("lines", [True, False], ids=["before each line", "where Python looks for signals"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_interrupt_anywhere_leaves_no_scope_open_and_nothing_alive(program: Callable[[Born], None], lines: bool):
@@ -175,6 +176,7 @@ def test_an_interrupt_anywhere_leaves_no_scope_open_and_nothing_alive(program: C
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_interrupt_anywhere_leaves_nothing_while_a_detector_is_open(program: Callable[[Born], None]):
     with ds.LeakDetector():
@@ -182,6 +184,7 @@ def test_an_interrupt_anywhere_leaves_nothing_while_a_detector_is_open(program: 
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 def test_an_error_of_recursion_anywhere_leaves_nothing_either():
     for program in (nested, raising, decorated):
         interrupt_everywhere(program, RecursionError)
@@ -561,6 +564,7 @@ def recursion_limit(frames: int) -> Iterator[None]:
 
 
 @pytest.mark.long
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"budget": "10MiB"}], ids=["plain", "strict", "budget"])
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 def test_scopes_that_the_limit_of_recursion_leaves_are_closed_and_what_they_own_released(

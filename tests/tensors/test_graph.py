@@ -568,11 +568,16 @@ print("whole")
 """
 
 
+MUCH_IS_WALKED = [pytest.mark.long, pytest.mark.unmeasured]
+
+
 @pytest.mark.parametrize(
     ("reading", "rounds", "reads"),
     [
         pytest.param("ds.graph_nbytes(loss)", 100, 10, id="graph"),
-        pytest.param("detector.report(of_program=True)", 50, 5, id="report", marks=pytest.mark.long),
+        pytest.param(
+            "detector.report(of_program=True)", 50, 5, id="report", marks=[pytest.mark.long, pytest.mark.unmeasured]
+        ),
     ],
 )
 def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, rounds: int, reads: int) -> None:

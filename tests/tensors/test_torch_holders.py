@@ -282,6 +282,7 @@ print(total.shape)
 """
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_a_sum_of_losses_is_reported_with_the_bytes_of_its_graph(tmp_path):
     program, output = tmp_path / "program.py", tmp_path / "leaks.json"

@@ -323,6 +323,7 @@ print("tried", tried > 30)
 """
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_no_block_raises_whatever_private_name_a_pytorch_lacks():
     room = Path(ds.__file__).parent / "tensors" / "torch"

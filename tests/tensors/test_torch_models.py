@@ -398,6 +398,7 @@ def test_a_cycle_of_models_is_a_cycle(detector: ds.LeakDetector) -> None:
         gc.enable()
 
 
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_one_model_in_a_cycle_with_its_hook_is_no_leak_of_a_program(detector: ds.LeakDetector) -> None:
     class Recording(nn.Module):
