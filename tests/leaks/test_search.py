@@ -488,6 +488,15 @@ def test_what_a_search_for_cycles_did_not_come_to_is_unfinished(monkeypatch: pyt
     gc.enable()
 
 
+def test_for_few_subjects_no_library_is_searched_where_few_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "_kept", [ds.zeros(10) for _ in range(5)], raising=False)
+    entries = [entry for tensor in vars(logging)["_kept"] if (entry := entry_of(tensor)) is not None]
+    with Holders([entries[:2], entries[2:]], object_limit=10**7, few=2) as holders:
+        assert holders.reasons_of(entries) == ["unknown"] * 2 + ["held"] * 3
+    with Holders([entries[:2]], object_limit=10**7) as holders:
+        assert holders.reasons_of(entries[:2]) == ["held"] * 2
+
+
 def test_what_is_found_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = iter(range(0, 10**9, 3600))
     for clock in ("monotonic", "perf_counter", "time", "process_time"):
