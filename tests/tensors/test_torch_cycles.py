@@ -17,8 +17,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import disposescope as ds
 
-pytestmark = pytest.mark.unmeasured
-
 
 class KeepsResult(torch.autograd.Function):
     @staticmethod
