@@ -77,14 +77,16 @@ for walking, name in ((Search, "from_roots"), (Garbage, "__init__"), (Holders, "
     setattr(walking, name, without_coverage_where_much_is_walked(getattr(walking, name)))
 
 
-modules_when_frozen = [0]
+when_frozen: tuple[object, int] = None, 0
 
 
-def what_was_imported_is_not_collected_again() -> None:
-    # A collection looks at every object of PyTorch and JAX each time unless it is frozen; parts of
-    # them come late.
-    if len(sys.modules) > modules_when_frozen[0] + 50:
-        modules_when_frozen[0] = len(sys.modules)
+def what_was_there_before_is_not_collected_again(file: object) -> None:
+    # A collection looks at every object of PyTorch, JAX and the tests each time unless it is
+    # frozen; parts of the libraries come late.
+    global when_frozen
+    before, modules = when_frozen
+    if file != before or len(sys.modules) > modules + 50:
+        when_frozen = file, len(sys.modules)
         gc.freeze()
 
 
@@ -147,12 +149,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     no_other_thread_computes()
     # Tests raise exceptions also where Python itself does not: before the line that turns it on.
     gc.enable()
     gc.collect()
-    what_was_imported_is_not_collected_again()
+    what_was_there_before_is_not_collected_again(request.path)
     # NumPy keeps the operands of a reduction that was refused for ever, and what one test leaves is
     # not the next one's.
     for entry in list(LIVE.values()):
