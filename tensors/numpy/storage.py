@@ -8,6 +8,7 @@ import mmap
 import sys
 from array import array as Array
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -197,7 +198,8 @@ def _objects(array: NDArray[Any], field: str) -> Iterator[tuple[str, object]]:
         for name in dtype.names or ():
             yield from _objects(array[name], f"{field}[{name!r}]")
     elif dtype.char == "O":
-        for index in np.ndindex(array.shape):
+        # Not `np.ndindex`: before NumPy 2.4 it makes an array, which a detector would record.
+        for index in product(*map(range, array.shape)):
             yield f"{field}[{', '.join(map(str, index)) or '()'}]", array[index]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks import Leak, LeakDetector, Report
+from disposescope.leaks.births.log import LOG
 from disposescope.leaks.holders import search as _search
 from tests.leaks.births import arrays_are_seen
 
@@ -102,6 +103,17 @@ def test_what_a_service_keeps_after_passes_is_reported_by_its_births() -> None:
     assert leak.trend is not None
     assert leak.trend.over == "births"
     assert leak.holder.endswith(".BOX['answers'][0]")
+
+
+@arrays_are_seen
+def test_a_report_makes_no_memory_that_is_recorded() -> None:
+    BOX["tables"] = [np.array([["a", None], ["b", BOX]], dtype=object) for _ in range(3)]
+    with LeakDetector() as detector:
+        BOX["result"] = np.ones(BIG)
+        before, *_ = LOG.counts()
+        detector.report(of_program=True, object_limit=10**8)
+        detector.report(of_program=True, object_limit=10**8)
+        assert LOG.counts()[0] == before > 0
 
 
 def test_bounded_answers_of_a_service_and_the_last_of_several_evaluations_are_no_growth() -> None:
