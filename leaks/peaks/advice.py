@@ -129,13 +129,14 @@ class _Code:
         number += 1 + (self.instructions[number].opname == "PRECALL")
         return number if number < len(self.instructions) else None
 
-    def uses_of(self, name: str, bound: int, source: Source) -> list[int] | None:
+    def uses_of(self, name: str, bound: int, source: Source, loop: tuple[int, int] | None = None) -> list[int] | None:
         """Return the lines that load a variable after the step `bound`, in their order.
 
         Only those are returned that run before it is bound again. A load in a loop that does not
         bind the variable counts for the last line of the loop. None where nothing can be said:
         other code, a container, another variable or a view may refer to the value too, or the next
-        turn of a loop uses it.
+        turn of a loop uses it, unless `loop` has the first and last line of that loop. What is in
+        it counts for its last line then.
         """
         if name in self.code.co_cellvars or self.instructions[bound].opname in ("STORE_GLOBAL", "STORE_DEREF"):
             return None
@@ -153,11 +154,14 @@ class _Code:
                 if not self._binds_same_array(number):
                     continue
             elif instruction.argval == name and instruction.opname in _LOADS:
-                if number < bound or not source.fates_at(name, instruction.offset) <= _USED_UP:
+                is_inside = loop is not None and loop[0] <= self.lines[number] <= loop[1]
+                if (number < bound and not is_inside) or not source.fates_at(name, instruction.offset) <= _USED_UP:
                     return None
                 loads.append(number)
             pending.extend(self._next[number])
-        return sorted(source.last_line_of_use(name, self.offsets[number], self.offsets[bound]) for number in loads)
+        at_least = 0 if loop is None else loop[1]
+        last_lines = (source.last_line_of_use(name, self.offsets[number], self.offsets[bound]) for number in loads)
+        return sorted(max(line, at_least) for line in last_lines)
 
     def _binds_same_array(self, store: int) -> bool:
         """Return whether a store is that of an operator such as ``+=``, which returns its array."""
@@ -376,15 +380,16 @@ class _Replay:
         code, name, bound = variable
         known = self._code_of(code)
         source = self.sources.of(code)
-        uses = known.uses_of(name, bound, source)
+        binding = known.instructions[bound].offset
+        uses, loop = known.uses_of(name, bound, source), None
+        if uses is None and (loop := source.loop_that_hands_on(name, binding)) is not None:
+            uses = known.uses_of(name, bound, source, (loop.lineno, loop.end_lineno or loop.lineno))
         births = self._births_of(lambda group: self.variables[group] == variable)
         if uses is None or self._are_saved(births):
             return
         recording, file = self.recording, shown(code.co_filename)
-        binding = known.instructions[bound].offset
-        first = line_of(code, binding)
-        last = max(uses, default=first)
-        place = source.end_of_use(name, binding, last)
+        last = max(uses, default=line_of(code, binding))
+        place = source.end_of_use(name, binding, last, loop)
         if place is None:
             return
         around, begin, end, until = place
@@ -392,7 +397,8 @@ class _Replay:
         # A value that outlives the function has another holder than the variable.
         births = births[recording.upper[births] <= self._next(lines < 0, births)]
 
-        next_turns = self._next_turns(code, births)
+        # Where a loop hands the value on, the value dies in the next turn, when it is replaced.
+        next_turns = self._next_turns(code, births) if loop is None else recording.upper[births]
 
         def left(line: int) -> NDArray[np.int64]:
             """Return for each birth the time at which the function has left the lines up to one.
@@ -408,7 +414,7 @@ class _Replay:
             behind = f"the {around} that ends at " if around else ""
             yield f"del {name} after {behind}{file}:{end}", (recording.lower, upper, recording.sizes)
         earlier = [line for line in uses if line < last]
-        if not earlier or not source.can_recompute(name, binding, last):
+        if not earlier or loop is not None or not source.can_recompute(name, binding, last):
             return
         ends, begins = left(max(earlier)), self._next(lines >= last, births)
         is_cut = (ends <= self.peak_time) & (self.peak_time < begins) & (begins < recording.upper[births])

@@ -18,7 +18,7 @@ import builtins
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Final, Literal, NamedTuple, TypeAlias, cast, final
@@ -347,6 +347,36 @@ class Source:
                     last = max(last, _last_line(outer))
                 inner = outer
         return last
+
+    def loop_that_hands_on(self, name: str, bound: int) -> ast.stmt | None:
+        """Return the loop whose next turn may use the value of a variable that it binds, or None.
+
+        Such as ``for layer in layers: x = layer(x)``. The variable is a parameter, or is bound
+        before the loop in the same block. So it is bound behind the loop, however many turns there
+        were.
+
+        Parameters
+        ----------
+        name : str
+            The variable.
+        bound : int
+            The offset of the instruction that binds it in the loop.
+        """
+        binding = self.node(bound)
+        if self.file is None or binding is None:
+            return None
+        loop: ast.stmt | None = None
+        for node in self.file.up(binding):
+            if node is self._function:
+                break
+            if isinstance(node, LOOPS):
+                loop = node
+            if isinstance(node, ast.stmt) and _is_bound_before(name, node, self.file.parents[node]):
+                return loop
+        has_parameter = (
+            isinstance(self._function, FUNCTIONS) and name in self.code.co_varnames[: argument_count(self.code)]
+        )
+        return loop if has_parameter else None
 
     def fate_of(self, value: ast.expr, depth: int, held_by: _HeldBy = "nothing") -> Fate:
         """Return what happens to the value of an expression, or to a view or container of it.
@@ -696,7 +726,7 @@ class Source:
             file.scope(each) is function for each in file.names(name, file.tree if function is file.tree else function)
         )
 
-    def end_of_use(self, name: str, bound: int, line: int) -> EndOfUse | None:
+    def end_of_use(self, name: str, bound: int, line: int, loop: ast.stmt | None = None) -> EndOfUse | None:
         """Return behind which statement a variable can be deleted; None if behind none.
 
         It is the statement with the last use that is in the same block as the statement which binds
@@ -710,7 +740,9 @@ class Source:
             The offset of the instruction that binds it.
         line : int
             The line of the last use.
-
+        loop : stmt, optional
+            The loop that hands the value on to its next turn: see `loop_that_hands_on`. The
+            variable can be deleted behind it.
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
@@ -722,7 +754,7 @@ class Source:
         if isinstance(header, ast.stmt) and header.lineno == statement.lineno:
             # A block on the line of its header, such as ``if c: x = f()``: no line follows in it.
             return None
-        around: ast.stmt = statement
+        around: ast.stmt = statement if loop is None else loop
         while True:
             parent = self.file.parents[around]
             passed: list[ast.stmt] = []
@@ -908,6 +940,31 @@ def _from(statement: ast.stmt, parent: ast.AST) -> list[ast.stmt]:
         if statement in block:
             return block[block.index(statement) :]
     return []
+
+
+def _is_bound_before(name: str, statement: ast.stmt, parent: ast.AST) -> bool:
+    """Return whether an assignment before a statement, in its block, binds a variable anew.
+
+    Not one that uses the value which the variable had, such as ``x = x + 1.0``.
+    """
+    for block in _blocks_of(parent):
+        if statement in block:
+            before = [each for each in block[: block.index(statement)] if isinstance(each, ast.Assign)]
+            return any(
+                _names(name, [target for each in assign.targets for target in _unpacked(each)])
+                and not _names(name, ast.walk(assign.value))
+                for assign in before
+            )
+    return False
+
+
+def _names(name: str, nodes: Iterable[ast.AST]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
+
+
+def _unpacked(target: ast.expr) -> list[ast.expr]:
+    """Return the parts of a target that is a tuple or list, or the target alone."""
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def _is_harmless(item: ast.withitem) -> bool:

@@ -520,6 +520,91 @@ def step():
     assert_peaks_are_as_said(tmp_path, HELPERS.replace("np.ones(3)", "np.ones(N)") + program)
 
 
+HANDED_ON = {
+    "and used behind the loop": "for k in range(3):\n        x = x * 0.5\n    s = float(x.sum())",
+    "and not used behind the loop": "for k in range(3):\n        x = x * 0.5\n        s += float(x[0])",
+    "in two steps": "for k in range(3):\n        x = x + 1.0\n        x = np.tanh(x)\n    s = float(x.sum())",
+    "by a helper": "for k in range(3):\n        x = scaled(x, 0.5)\n    s = float(x.sum())",
+    "perhaps": "for k in range(3):\n        if k:\n            x = x * 0.5\n    s = float(x.sum())",
+    "or left": "for k in range(3):\n        x = x * 0.5\n        if k:\n            break\n    s = float(x.sum())",
+    "while a condition holds": "while s < 2:\n        x = x * 0.5\n        s += 1.0\n    s = float(x.sum())",
+    "while its own condition holds": "while x[0] > 0.1:\n        x = x * 0.5\n    s = float(x.sum())",
+    "by two loops": ("for _ in range(2):\n        for k in range(2):\n            x = x * 0.5\n    s = float(x.sum())"),
+    "by two loops, and used by the outer one": (
+        "for _ in range(2):\n        s += float(x[0])\n        for k in range(2):\n            x = x * 0.5\n"
+        "        y = np.ones(N)\n        s += float((y + 1.0).sum())"
+    ),
+    "in each turn of another loop": (
+        "for _ in range(2):\n        x = table * 2.0\n        for k in range(2):\n            x = x * 0.5\n"
+        "        s += float(x.sum())\n        y = np.ones(N)\n        s += float((y + 1.0).sum())"
+    ),
+    "in each turn of another loop, where it has another name before": (
+        "y = table * 2.0\n    for _ in range(2):\n        x = y\n        for k in range(2):\n            x = x * 0.5\n"
+        "        s += float(x.sum())\n        z = np.ones(N)\n        s += float((z + 1.0).sum())"
+    ),
+}
+
+
+@pytest.mark.parametrize("made", HANDED_ON.values(), ids=list(HANDED_ON))
+def test_a_value_that_each_turn_hands_on_is_to_be_deleted_behind_the_loop(tmp_path: Path, made: str) -> None:
+    program = f"""
+def step():
+    s = 0.0
+    x = table * 2.0
+    {made}
+    a = np.ones(N)
+    b = a + 1.0
+    c = b * 2.0
+    return s + 1.0 + float(c.sum())
+"""
+    assert_peaks_are_as_said(tmp_path, HELPERS.replace("np.ones(3)", "np.ones(N)") + program)
+
+
+def test_a_parameter_that_each_turn_hands_on_is_to_be_deleted_behind_the_loop(tmp_path: Path) -> None:
+    program = """
+def forward(x):
+    for k in range(3):
+        x = x * 0.5
+    s = float(x.sum())
+    a = np.ones(N)
+    b = a + 1.0
+    return s + float((b * 2.0).sum())
+
+def step():
+    return forward(np.ones(1) * np.ones(N))
+"""
+    assert_peaks_are_as_said(tmp_path, HELPERS + program)
+
+
+NOT_TO_BE_DELETED_BEHIND_A_LOOP = {
+    "perhaps unbound": (
+        "for k in range(2):\n        if k:\n            x = x * 0.5\n        else:\n            x = np.ones(N)"
+    ),
+    "used by another turn of a loop around it": (
+        "for k in range(2):\n        s += 0.0 if k == 0 else float(x[0])\n        x = np.ones(N)\n"
+        "        for _ in range(2):\n            x = x * 0.5\n        s += float(np.ones(N).sum())"
+    ),
+    "kept in a list": "x = np.ones(N)\n    for k in range(2):\n        x = x * 0.5\n        kept.append(x)",
+    "kept under another name": "x = np.ones(N)\n    for k in range(2):\n        y = x\n        x = x * 0.5\n    x = y",
+    "bound by the loop": "x = np.ones(N)\n    for x in (x, x * 2.0):\n        s += float(x[0])",
+}
+
+
+@pytest.mark.parametrize("made", NOT_TO_BE_DELETED_BEHIND_A_LOOP.values(), ids=list(NOT_TO_BE_DELETED_BEHIND_A_LOOP))
+def test_nothing_is_said_of_a_value_that_is_needed_behind_the_loop(tmp_path: Path, made: str) -> None:
+    program = f"""
+def step():
+    s = 0.0
+    {made}
+    a = np.ones(N)
+    b = a + 1.0
+    return s + 1.0 + float((b * 2.0).sum()) + float(kept[0][0] if kept else 0.0)
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    last = 1 + (HELPERS + program).split("\n").index("    a = np.ones(N)")
+    assert [line for name, line, *_ in deletions(peak) if name == "x" and line < last] == []
+
+
 def test_a_use_in_a_loop_that_ends_with_a_condition_counts_for_the_whole_loop(tmp_path: Path) -> None:
     program = """
 def step():
