@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, cast, get_args
 
@@ -170,27 +171,38 @@ class Run:
             with suppress(OSError, ValueError):
                 if not options.quiet:
                     print_report(report, stderr, prefix="leak-report: ", everything=options.all)
-                    print(_where(options.output, not_kept, words[1:]), file=stderr, flush=True)
+                    mistaken = _options_among(words[1:], parser, failed=bool(report.program.status))
+                    print(_where(options.output, not_kept, mistaken), file=stderr, flush=True)
 
         argv = tuple(words) if options.code is None else ("-c", *words[1:])
         is_module = options.module is not None
-        with Session(argv, is_module, settings, output, show, suppressions, options.peak) as session:
-            if view is not None:
-                view.start(session.detector)
-            outcome = run_program(
-                program,
-                returned=lambda outcome: session.take_inventory(_ending(outcome)),
-                joined=session.complete_inventory,
-            )
-            if view is not None:
-                view.stop()
-            report = session.finish(_ending(outcome), outcome.status, outcome.error)
-            if session.is_worker:
-                # A child that the program forked has returned here. Its parent prints the report.
-                return exit_as(outcome)
-        del program
-        show(report)
-        if outcome.status == 0 and options.fail_on is not None:
+        outcome = Outcome(0)
+
+        def returned(how: Outcome) -> None:
+            nonlocal outcome
+            outcome = how
+            if how.interrupted and not options.quiet and not session.is_worker:
+                with suppress(OSError, ValueError):
+                    print("leak-report: making the report; Ctrl-C again ends without it", file=stderr, flush=True)
+            session.take_inventory(_ending(how))
+
+        try:
+            with Session(argv, is_module, settings, output, show, suppressions, options.peak) as session:
+                if view is not None:
+                    view.start(session.detector)
+                run_program(program, returned=returned, joined=session.complete_inventory)
+                if view is not None:
+                    view.stop()
+                report = session.finish(_ending(outcome), outcome.status, outcome.error)
+            del program
+            # A child that the program forked may have returned here. Its parent prints the report.
+            if not session.is_worker:
+                show(report)
+        except KeyboardInterrupt:
+            with suppress(OSError, ValueError):
+                print("leak-report: ended by Ctrl-C while it made the report", file=stderr, flush=True)
+            return exit_as(replace(outcome, interrupted=True))
+        if outcome.status == 0 and options.fail_on is not None and not session.is_worker:
             if leaks_of_kinds(report, options.fail_on):
                 return LEAKED
             if undecided_of(report, options.fail_on):
@@ -208,8 +220,19 @@ def _default_output() -> tuple[Path | None, str]:
     return output, ""
 
 
-def _where(name: str | None, not_kept: str, args: list[str]) -> str:
-    """Return the last printed line: where the report is kept, and how to see it again.
+def _options_among(args: list[str], parser: argparse.ArgumentParser, *, failed: bool) -> str:
+    """Return an option of `run` that the program was given, perhaps by mistake; ``""`` for none.
+
+    Where the program succeeded, only ``-o`` counts: it may have options of the same names.
+    """
+    names = {"-o", "--output"}
+    if failed:
+        names |= {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    return next((word for word in args if word.partition("=")[0] in names), "")
+
+
+def _where(name: str | None, not_kept: str, mistaken: str) -> str:
+    """Return the last printed line: where the report is, and how to see it again.
 
     Parameters
     ----------
@@ -217,16 +240,15 @@ def _where(name: str | None, not_kept: str, args: list[str]) -> str:
         The value of ``-o``.
     not_kept : str
         Why the report is not kept; ``""`` if it is.
-    args : list of str
-        The program's own arguments.
+    mistaken : str
+        An option of `run` that the program was given; ``""`` for none.
     """
+    note = f" ({mistaken} after the program was the program's: name it before)" if mistaken else ""
     if name is not None:
-        return f"kept in {name}; to see it as a page: leak-report html {shlex.quote(name)}"
-    passed_on = next((word for word in args if word == "-o" or word.startswith("--output")), None)
-    note = f" ({passed_on} after the program was the program's: name it before)" if passed_on else ""
+        return f"written to {name}; to see it as a page: leak-report html {shlex.quote(name)}{note}"
     if not_kept:
         return f"the report is not kept, as {not_kept}; -o FILE keeps it in another file{note}"
-    return f"kept in {REPORT}; to see it as a page: leak-report html{note}"
+    return f"written to {REPORT}; to see it as a page: leak-report html{note}"
 
 
 def _ending(outcome: Outcome) -> Ending:

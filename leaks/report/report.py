@@ -406,6 +406,8 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
     lines = [f"not watched: {text}" for text in report.unwatched]
     if report.program.ended == "unfinished":
         lines.insert(0, f"the program had not ended: this is what was known {_when(report.program)}")
+    elif report.program.ended == "exception":
+        lines.insert(0, "the program did not come to its end, so what the rest of it keeps is not known")
     if report.settings.kinds is not None:
         known = {*TENSOR_KINDS, *(site.kind for site in report.sites)}
         unknown = [kind for kind in report.settings.kinds if kind not in known]
@@ -768,8 +770,10 @@ def _known_of(leaks: Sequence[Leak]) -> str:
 
 
 def _ending_lines(report: Report) -> list[str]:
-    """Return the lines above the headline for a program that an exception or a signal ended."""
+    """Return the lines above the headline for a program that did not end well."""
     program = report.program
+    if program.ended in ("exit", "os._exit") and program.status:
+        return [f"the program ended with status {program.status}"]
     if program.ended == "interrupt":
         return ["the program was ended by Ctrl-C"]
     if program.ended == "terminated":

@@ -177,11 +177,9 @@ def run_program(
     outcome = Outcome(0) if ended_by is None else _ended_by(ended_by)
     ended_by = None
     returned(outcome)
-    for finish in (_join_threads, joined, _call_exit_functions):
-        failed = _error_of(finish)
-        if failed is not None:
-            _print_exception(failed)
-        failed = None
+    _print_error_of(_join_threads)
+    joined()
+    _print_error_of(_call_exit_functions)
     for stream in (sys.stdout, sys.stderr):
         # The interpreter flushes again when it shuts down, and reports the error.
         with suppress(Exception):
@@ -230,6 +228,12 @@ def _error_of(function: Callable[[], object]) -> BaseException | None:
     except BaseException as error:
         return error
     return None
+
+
+def _print_error_of(function: Callable[[], object]) -> None:
+    failed = _error_of(function)
+    if failed is not None:
+        _print_exception(failed)
 
 
 def _run_module(name: str, alter_argv: bool) -> object:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAKY = ROOT / "docs" / "examples" / "leaky.py"
-KEPT = "kept in leak-report.json; to see it as a page: leak-report html\n"
+KEPT = "written to leak-report.json; to see it as a page: leak-report html\n"
 
 EXPECTED = """\
 leak-report: 5 leaks, 9 tensors, 21.6 MB

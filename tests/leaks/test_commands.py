@@ -23,7 +23,7 @@ from tests.leaks.example_reports import training_report
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [sys.executable, "-m", "disposescope.leaks.commands"]
-KEPT = "kept in leak-report.json; to see it as a page: leak-report html\n"
+KEPT = "written to leak-report.json; to see it as a page: leak-report html\n"
 LEAK = "import disposescope as ds\nKEPT = [ds.zeros((1000, 10))[:1]]\n"
 
 
@@ -187,27 +187,59 @@ def test_output_errors_and_status_are_as_without(tmp_path: Path, text: str) -> N
     assert_as_without(tmp_path, program(tmp_path, text + "\n"))
 
 
-def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
-    # As a shell's foreground job: the tests themselves may run where the signal is ignored.
-    # One that comes just before a sleep does not end it, on Python 3.14.
-    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    name = program(tmp_path, LEAK + default + "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)\n")
+# As a shell's foreground job: the tests themselves may run where the signal is ignored. One that
+# comes just before a sleep does not end it, on Python 3.14.
+WAITING = (
+    LEAK + "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "print('ready', flush=True)\nwhile True: time.sleep(0.1)\n"
+)
+
+
+def interrupted(folder: Path, text: str, *, times: int = 1) -> tuple[int, str]:
+    """Run a program that prints a line, press Ctrl-C then and whenever a report is announced."""
     with subprocess.Popen(
-        [*COMMANDS, "run", name],
-        cwd=tmp_path,
+        [*COMMANDS, "run", program(folder, text)],
+        cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=500)
-    assert process.returncode == -signal.SIGINT
+        told = ""
+        for _ in range(times - 1):
+            while "making the report" not in told:
+                told += process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+        told += process.communicate(timeout=500)[1]
+    return process.returncode, told
+
+
+def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
+    status, stderr = interrupted(tmp_path, WAITING)
+    assert status == -signal.SIGINT
     assert stderr.count("KeyboardInterrupt") == 1
     assert "_program.py" not in stderr
+    assert "leak-report: making the report; Ctrl-C again ends without it\n" in stderr
     assert "held by module __main__.KEPT[0]" in stderr
+
+
+def test_ctrl_c_while_the_report_is_made_ends_without_it(tmp_path: Path) -> None:
+    # As a search in a large program does, which takes longer than a person waits.
+    slow = """
+from disposescope.leaks.running import session
+def take_inventory(self, ended):
+    import time
+    while True: time.sleep(0.1)
+session.Session.take_inventory = take_inventory
+"""
+    status, stderr = interrupted(tmp_path, slow + WAITING, times=2)
+    assert status == -signal.SIGINT
+    assert stderr.count("Traceback") == 1, "that of the program"
+    assert stderr.splitlines()[-1] == "leak-report: ended by Ctrl-C while it made the report"
 
 
 def test_what_prints_exceptions_is_put_back_after_an_interrupted_run() -> None:
@@ -388,7 +420,7 @@ def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
 def test_the_report_is_kept_and_the_other_verbs_find_it(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK)
     done = report(tmp_path, "run", name)
-    assert done.stderr.splitlines()[-1] == ("kept in leak-report.json; to see it as a page: leak-report html")
+    assert done.stderr.splitlines()[-1] == ("written to leak-report.json; to see it as a page: leak-report html")
     shown = report(tmp_path, "show")
     assert shown.stdout.splitlines()[0] == done.stderr.splitlines()[0].removeprefix("leak-report: ")
     assert report(tmp_path, "html").returncode == 0
@@ -413,6 +445,12 @@ def test_an_option_after_the_program_is_the_programs_and_noticed(tmp_path: Path)
     assert done.stdout == "['-o', 'out.json']\n"
     assert "(-o after the program was the program's: name it before)" in done.stderr
     assert "was the program's" not in report(tmp_path, "run", "-o", "x.json", name).stderr
+    # A program that succeeds may have options of the same names.
+    assert "was the program's" not in report(tmp_path, "run", name, "--frames", "3").stderr
+    failing = program(tmp_path, "import sys; sys.exit(2)", "failing.py")
+    done = report(tmp_path, "run", failing, "--frames", "3")
+    assert done.stderr.startswith("leak-report: the program ended with status 2\nno leaks")
+    assert "(--frames after the program was the program's: name it before)" in done.stderr
 
 
 def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:

@@ -404,9 +404,13 @@ def test_a_filter_by_a_kind_that_nothing_was_of_is_undecided(tmp_path: Path) -> 
 def test_a_run_that_ended_by_an_exception_says_so_first(tmp_path: Path) -> None:
     done = report(tmp_path, "run", "-o", "r.json", program(tmp_path, "raise ValueError('bad\\nvery')\n"))
     lines = done.stderr[done.stderr.index("leak-report: ") :].splitlines()
-    assert lines[:2] == ["leak-report: the program ended by ValueError: bad", "no leaks"]
+    assert lines[0] == "leak-report: the program ended by ValueError: bad"
+    assert lines[1].startswith("no leak found")
+    assert "undecided: the program did not come to its end, so what the rest of it keeps is not known" in done.stderr
     content = json.loads((tmp_path / "r.json").read_text())
     assert (content["program"]["ended"], content["program"]["error"]) == ("exception", "ValueError: bad")
+    assert content["verdict"] == "undecided"
+    assert report(tmp_path, "check", "r.json").returncode == 4
 
 
 def test_after_a_memory_error_the_largest_holders_come_first(tmp_path: Path) -> None:
