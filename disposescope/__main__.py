@@ -6,6 +6,7 @@ The rest is ``leak-report``.
 from __future__ import annotations
 
 import argparse
+import difflib
 import platform
 import re
 import sys
@@ -73,13 +74,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     from .leaks.commands.arguments import reader_may_leave
 
+    known = [*commands.choices, *VERBS]
+    if words and not words[0].startswith("-") and words[0] not in known:
+        near = difflib.get_close_matches(words[0], known, n=1)
+        asked = f"; did you mean {near[0]}?" if near else ""
+        parser.error(f"invalid choice: {words[0]!r}{asked} (choose from {', '.join(known)})")
     given = parser.parse_args(words)
     if not words:
         parser.print_help()
         return 0
     if words[0] == "doctor":
         status = 0
-        with reader_may_leave():
+        with reader_may_leave(parser.prog):
             status = doctor()
         return status
     return plan_file(given.file, given.output, given.time_limit)

@@ -630,7 +630,7 @@ def disposed_error(resource: object, kind: Kind) -> DisposedError:
     site = "" if code is None else str(site_of((code, instruction)))
     scope = "" if origin is None else " by a scope" if name is None else f" by scope {name!r}"
     return DisposedError(
-        f"{described} has been disposed{scope}{site and f', entered at {site}'}{story}. Write ds.move_to_outer(x) in "
+        f"{described} has been disposed{scope}{site and f' entered at {site}'}{story}. Write ds.move_to_outer(x) in "
         "the scope's block to give x to the next scope out, or ds.keep(x) to take it out of every scope for good",
         resource=described,
         scope=name or "",

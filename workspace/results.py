@@ -89,10 +89,10 @@ class WorkspaceStatistics:
         if self.persistent_nbytes:
             lines.append(f"persistent arrays {bytes_text(self.persistent_nbytes)}")
         most = sorted(self.reasons.items(), key=lambda item: -item[1])
-        lines += [f"missed {count} times: {reason}" for reason, count in most[:_REASONS_SHOWN]]
+        lines += [f"missed {times(count)}: {reason}" for reason, count in most[:_REASONS_SHOWN]]
         if most[_REASONS_SHOWN:]:
             rest = sum(count for _, count in most[_REASONS_SHOWN:])
-            lines.append(f"missed {rest} times: {len(most) - _REASONS_SHOWN} reasons more")
+            lines.append(f"missed {times(rest)}: {len(most) - _REASONS_SHOWN} reasons more")
         lines += [f"planned anew after pass {replan.number}: {replan.reason}" for replan in self.replans]
         return "\n".join(lines)
 
@@ -125,3 +125,8 @@ class Peak:
     def __str__(self) -> str:
         of = "" if self.key is None else f" of passes with key {self.key!r}:"
         return "\n".join(peak_lines(f"{of} {bytes_text(self.nbytes)}", self.line, self.living, self.advice))
+
+
+def times(count: int) -> str:
+    """Return how often something was, in words."""
+    return "once" if count == 1 else f"{count:,} times"

@@ -45,7 +45,7 @@ from ..scopes.context import OPEN
 from ..scopes.framework import FRAMEWORKS
 from ..scopes.scope import DisposeScope
 from ..tensors.arena.extension import ARENA
-from .results import Peak, Replan, WorkspaceStatistics
+from .results import Peak, Replan, WorkspaceStatistics, times
 
 __all__ = ["Run", "Workspace"]
 
@@ -792,10 +792,10 @@ class Workspace:
                 f"{_born_there(course, offset)}"
             )
         if self.strict and missed:
-            rows = [f"\n  {count} times {reason}" for reason, count in missed.items()]
+            rows = [f"\n  {times(count)} {reason}" for reason, count in missed.items()]
             return WorkspaceError(
                 f"pass {self._passes} of strict workspace {self.name!r}: "
-                f"the plan missed {missed.total()} births:{''.join(rows)}"
+                f"the plan missed {_births(missed.total())}:{''.join(rows)}"
             )
         return None
 
@@ -898,6 +898,10 @@ def _room_of(nbytes: int, verified: bool) -> int:
     """
     spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT * verified + spread
+
+
+def _births(count: int) -> str:
+    return "1 birth" if count == 1 else f"{count:,} births"
 
 
 def _reasons_of(births: Iterable[Birth], course: _Course) -> tuple[Counter[str], dict[str, str]]:

@@ -188,8 +188,11 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
 
 
 @contextmanager
-def reader_may_leave() -> Generator[None]:
-    """Let a block print to the standard output; a reader that closes the pipe early is no error."""
+def reader_may_leave(program: str = "leak-report") -> Generator[None]:
+    """Let a block print to the standard output; a reader that closes the pipe early is no error.
+
+    Other errors end the program with one line and status 2.
+    """
     try:
         yield
         sys.stdout.flush()
@@ -198,4 +201,5 @@ def reader_may_leave() -> Generator[None]:
         # null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            raise
+            print(f"{program}: error: cannot write '-': {error.strerror}", file=sys.stderr)
+            sys.exit(2)

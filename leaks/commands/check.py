@@ -98,7 +98,8 @@ class Check:
         tolerated = len(report.leaks) - len(failing)
         failing_report = _only(report, failing)
         if not failing:
-            known_too = f", {tolerated} tolerated" if tolerated else ""
+            counts = (tolerated, "tolerated"), (len(report.suppressed), "suppressed")
+            known_too = "".join(f", {count} {how}" for count, how in counts if count)
             open_questions = undecided_of(report, options.fail_on)
             if open_questions:
                 if options.format == "github":

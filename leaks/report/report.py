@@ -656,11 +656,12 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     if report.leaks and own:
         last = own[-1]
         mapped = last.live_nbytes.get(MAPPED, 0)
+        when = "now" if report.program.ended in ("running", "unfinished") else "at the end"
         in_use, cached = bytes_text(sum(last.live_nbytes.values()) - mapped), bytes_text(last.cached_nbytes)
         of_files = f"{bytes_text(mapped)} mapped from files or shared memory, " if mapped else ""
         lines += [
             "",
-            f"memory at the end: {bytes_text(last.rss_nbytes)} resident, {in_use} in use by tensors, "
+            f"memory {when}: {bytes_text(last.rss_nbytes)} resident, {in_use} in use by tensors, "
             f"{of_files}{cached} kept by allocators for later use",
         ]
     if report.suppressed:

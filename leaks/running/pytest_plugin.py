@@ -39,7 +39,7 @@ __all__ = [
 
 _MARK: Final = "no_tensor_leaks"
 _PROPERTY: Final = "tensor_leaks"
-"""The property of a failed test with the number and the bytes of its tensors."""
+"""The property of a failed test with the first line of the report."""
 _STEP_OF_RAISES: Final = f" -> {pytest.ExceptionInfo.__name__}._excinfo"
 """The step of a cycle that leads through the result of ``pytest.raises()``."""
 _FREED: Final = pytest.StashKey[list["AssertFreed"]]()
@@ -120,9 +120,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     gc.collect()
     with LeakDetector() as detector:
         result = yield
-        # Here the arguments and variables of the call are gone.
+        # Here the arguments and variables of the call are gone. What the test itself says must be
+        # freed comes first: it is told with all that holds it.
+        _check_freed(pyfuncitem)
         _check(pyfuncitem, detector, allow)
-    _check_freed(pyfuncitem)
     return result
 
 
@@ -144,7 +145,6 @@ def _check_freed(item: pytest.Item) -> None:
 
 def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) -> None:
     from ...scopes.base.errors import LeakError
-    from ...scopes.base.process import bytes_text
     from ..detector.detector import check_nothing_is_left
 
     try:
@@ -153,8 +153,7 @@ def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) ->
         found = error
     else:
         return
-    tensors = "1 tensor" if found.count == 1 else f"{found.count:,} tensors"
-    item.user_properties.append((_PROPERTY, f"{tensors}, {bytes_text(found.nbytes)}"))
+    item.user_properties.append((_PROPERTY, str(found).partition("\n")[0]))
     # Not inside the handler: the report would be printed a second time, as the cause.
     pytest.fail(f"the test leaves tensors behind: {found}", pytrace=False)
 

@@ -72,7 +72,8 @@ def test_a_jax_that_scopes_do_not_know_ends_it_with_status_1() -> None:
     ("arguments", "message"),
     [
         (("doctor", "--all"), "unrecognized arguments: --all"),
-        (("docto",), "argument COMMAND: invalid choice: 'docto' (choose from "),
+        (("docto",), "invalid choice: 'docto'; did you mean doctor? (choose from doctor, plan, run, "),
+        (("lk",), "invalid choice: 'lk' (choose from doctor, plan, run, "),
     ],
 )
 def test_other_arguments_are_refused_in_one_line(arguments: tuple[str, ...], message: str) -> None:

@@ -62,7 +62,7 @@ def test_a_marked_test_that_leaks_fails_with_the_report_and_others_do_not(run) -
             "*born at *.py:6 in keep()*",
             "*held by *KEPT[[]0]",
             "*= tensor leaks =*",
-            "*::test_leaks: 1 tensor, 800 bytes",
+            "*::test_leaks: 1 leak, 1 tensor, 800 bytes",
         ]
     )
 
@@ -77,7 +77,7 @@ def test_it_works_in_the_processes_of_xdist(run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     result = run(LEAKY, "-n", "2")
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*= tensor leaks =*", "*::test_leaks: 1 tensor, 800 bytes"])
+    result.stdout.fnmatch_lines(["*= tensor leaks =*", "*::test_leaks: 1 leak, 1 tensor, 800 bytes"])
 
 
 def test_a_run_before_fills_the_caches(run) -> None:
@@ -237,6 +237,7 @@ def test_the_error_that_a_test_expects_keeps_nothing(run) -> None:
 
 def test_what_a_test_gives_to_assert_freed_must_be_gone_when_it_returns(run) -> None:
     result = run("""\
+import disposescope
 import pytest
 KEPT = []
 
@@ -260,11 +261,14 @@ def test_fails_by_itself(assert_freed):
 @pytest.mark.no_tensor_leaks
 def test_keeps_and_is_marked(assert_freed):
     model = Model()
+    model.weights = disposescope.zeros(100)
     assert_freed(model)
     KEPT.append(model)
 """)
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(["*the test does not free what it was to free: Model is alive*", "*KEPT[[]0]"])
+    # Of the two checks of a marked test, that one is told which says what holds the model.
+    result.stdout.no_fnmatch_line("*leaves tensors behind*")
     result.stdout.no_fnmatch_line("*LeakWarning*")
 
 

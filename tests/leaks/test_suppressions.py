@@ -156,6 +156,7 @@ class TestCheck:
         assert "1 leak that is not tolerated" in capsys.readouterr().out
         Path("other.toml").write_text("[[suppress]]\nreason = 'x'\nkind = 'view'\n")
         assert main(["check", "--config", "other.toml", file]) == 0
+        assert capsys.readouterr().out == "no leaks, 2 suppressed\n"
 
     def test_a_baseline_is_written_and_then_tolerated(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["check", file, "--baseline", "known.toml", "--update-baseline"]) == 0

@@ -187,16 +187,17 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_a_full_disk_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "html", "run.json", "-o", "/dev/full") == "cannot write '/dev/full': No space left on device"
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [*COMMANDS, "html", "run.json", "-o", "-"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr.decode().splitlines()[-1].endswith("error: cannot write '-': No space left on device")
+    for command in (["html", "run.json", "-o", "-"], ["show", "run.json"], ["show", "--json", "run.json"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*COMMANDS, *command],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                check=False,
+            )
+        assert done.returncode == 2
+        assert done.stderr.decode() == "leak-report: error: cannot write '-': No space left on device\n"
 
 
 def test_what_could_not_be_written_leaves_nothing_behind(

@@ -30,7 +30,7 @@ def error_of(use: Callable[[], object]) -> ds.DisposedError:
 def tells(error: ds.DisposedError, name: str, line: int) -> None:
     assert error.scope == name
     assert error.site.startswith(f"tests/scopes/test_disposed_errors.py:{line} in "), error.site
-    assert f" by scope {name!r}, entered at {error.site}" in str(error)
+    assert f" by scope {name!r} entered at {error.site}" in str(error)
     assert "ds.move_to_outer(x)" in str(error)
     assert "ds.keep(x)" in str(error)
 
@@ -124,7 +124,7 @@ def test_a_scope_without_a_name_is_told_by_its_line():
         tensor = ds.ones(3)
     error = error_of(lambda: tensor + 1)
     assert error.scope == ""
-    assert f"has been disposed by a scope, entered at {error.site}" in str(error)
+    assert f"has been disposed by a scope entered at {error.site}" in str(error)
 
 
 class _Managed:

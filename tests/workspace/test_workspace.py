@@ -639,7 +639,7 @@ def test_texts_say_what_was_found() -> None:
     assert repr(workspace) == "<Workspace 'step', 3 passes>"
     text = str(workspace.statistics())
     assert text.startswith("3 passes: ")
-    assert "missed 1 times: " in text
+    assert "missed once: " in text
     assert "planned anew after pass 3" in text
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(workspace)
@@ -785,7 +785,7 @@ def test_a_pass_without_memory_for_the_slab_says_so_and_the_next_one_has_it(monk
     run_passes(workspace, 1)
     with monkeypatch.context() as context:
         context.setattr(room._Thread, "slab_for", refuse)
-        with pytest.raises(ds.WorkspaceError, match="1 times there was no memory for the slab"):
+        with pytest.raises(ds.WorkspaceError, match="once there was no memory for the slab"):
             run_passes(workspace, 1)
     before = workspace.statistics()
     assert before.reasons == {"there was no memory for the slab": 1}
@@ -804,7 +804,7 @@ def test_a_planned_pass_inside_another_is_a_miss_as_the_pool_serves_it() -> None
                 float(np.ones(5000).sum())
 
     run_both()
-    with pytest.raises(ds.WorkspaceError, match="missed 1 births:\n  1 times another pass of this thread was open"):
+    with pytest.raises(ds.WorkspaceError, match="missed 1 birth:\n  once another pass of this thread was open"):
         run_both()
     found = workspace.statistics()
     assert (found.misses, list(found.reasons.values())) == (1, [1])
