@@ -185,7 +185,7 @@ class _Neighbourhood:
 _MEMORY_AT_MOST: Final = 10_000
 """So many pieces of memory are looked at: of more, a report shows few."""
 
-_BASE_STEPS: Final = (".base", "._base")
+_BASE_STEPS: Final = (".base", ".base.base", "._base")
 """The steps from a view of NumPy's or PyTorch's to the object that has its memory."""
 
 

@@ -256,8 +256,7 @@ def trend_of_births(
     spread = numbers[-1] - numbers[warm_up]
     if spread < _FROM_THE_START * (1 - 1 / _FIRST_PASSES) * last:
         return None
-    # With many results a gap of many times the mean may still be a small part of the run.
-    if max(gaps[warm_up:]) > spread * max(_GAP / (count - 1 - warm_up), _SMALL_PART):
+    if not _are_even(numbers[warm_up:]) and not _are_even(_first_of_bursts(numbers[warm_up:])):
         return None
     if count * MADE_FOR_ONE < births and trend_over_births(course()) is None:
         return None
@@ -275,6 +274,21 @@ def trend_of_births(
         series=tuple(_thinned(series, _POINTS_SHOWN)),
         over="births",
     )
+
+
+def _are_even(numbers: Sequence[int]) -> bool:
+    """Return whether births follow one another without a large gap: at least `BIRTHS_AT_LEAST`."""
+    if len(numbers) < BIRTHS_AT_LEAST:
+        return False
+    # With many results a gap of many times the mean may still be a small part of the run.
+    at_most = (numbers[-1] - numbers[0]) * max(_GAP / (len(numbers) - 1), _SMALL_PART)
+    return max(after - before for before, after in pairwise(numbers)) <= at_most
+
+
+def _first_of_bursts(numbers: Sequence[int]) -> list[int]:
+    """Return the first birth of each burst, such as of requests that a service gets together."""
+    mean = (numbers[-1] - numbers[0]) / (len(numbers) - 1)
+    return [numbers[0], *(after for before, after in pairwise(numbers) if after - before > mean)]
 
 
 def are_few_and_large(count: int, nbytes: float) -> bool:

@@ -20,6 +20,7 @@ from ..arena.extension import ARENA
 
 __all__ = [
     "Address",
+    "BETWEEN_ARRAYS",
     "OWN_REFERENCES",
     "AliasBase",
     "children",
@@ -59,8 +60,9 @@ _STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
 """The class of the object that NumPy's `as_strided` puts between an array and its base."""
 _ARRAY: Final[Any] = np.ndarray
 
-# Objects of these classes stand between an array and the array whose memory it shares.
-ARENA.set_base_types((AliasBase, _STRIDED))
+BETWEEN_ARRAYS: Final[tuple[type[Any], ...]] = AliasBase, _STRIDED
+"""Classes of objects that stand between an array and the array whose memory it shares."""
+ARENA.set_base_types(BETWEEN_ARRAYS)
 
 _block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
 # The type PyCapsule has no name in Python.

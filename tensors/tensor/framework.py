@@ -30,7 +30,7 @@ from ...scopes.framework import (
 from ...scopes.identity import Entry
 from ...scopes.scope import DisposeScope
 from ..arena.extension import ARENA
-from ..numpy.storage import Address, owner_of_another_kind, storage_of
+from ..numpy.storage import BETWEEN_ARRAYS, Address, owner_of_another_kind, storage_of
 from .tensor import TENSOR, array_of, exported_identities
 
 __all__: list[str] = []
@@ -149,9 +149,11 @@ class NumpyFramework(Framework):
         return "tensor" if issubclass(cls, np.ndarray) else None
 
     def references(self, thing: Any, /) -> list[tuple[str, object]]:
-        """Return the base of an array."""
-        base = _base(thing)
-        return [] if base is None else [(".base", base)]
+        """Return the base of an array: the array whose memory it shows, where NumPy has one for it."""
+        base, step = _base(thing), ".base"
+        while type(base) in BETWEEN_ARRAYS:
+            base, step = base.base, f"{step}.base"
+        return [] if base is None else [(step, base)]
 
     def memory_of(self, thing: Any, /) -> list[HeldMemory]:
         """Return the storage of an array."""

@@ -234,6 +234,10 @@ def test_what_the_first_passes_compile_does_not_hide_a_growth() -> None:
     assert trend_of_births(phases, [1024] * 50, births=50, last=1000, course=list) is None, "a setup, and a late phase"
     late = [3, 4, 5, 6, *range(1077, 1277, 2)]
     assert trend_of_births(late, [1024] * len(late), births=len(late), last=1280, course=list) is None, "a late phase"
+    # Twenty times eight, such as of tasks that are gathered. Other things are made before each.
+    bursts = [100 * burst + 50 + number for burst in range(20) for number in range(8)]
+    assert trend_of_births(bursts, [1024] * 160, births=160, last=2000, course=list) is not None
+    assert trend_of_births(bursts[:120], [1024] * 120, births=120, last=1500, course=list) is None, "15 bursts"
 
 
 def test_a_short_pause_in_what_a_program_makes_nearly_alone_does_not_hide_its_growth() -> None:

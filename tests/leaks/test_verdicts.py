@@ -3,11 +3,12 @@
 import gc
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 import disposescope as ds
 from disposescope.leaks import Leak, LeakDetector, Report
@@ -185,6 +186,17 @@ def test_a_small_view_that_pins_much_is_a_view() -> None:
         leak = one(detector.report(of_program=True, object_limit=10**8))
     assert (leak.kind, leak.sure, leak.nbytes, leak.used_nbytes) == ("view", "likely", 100_000_000, 40)
     assert "compact=True" in leak.explanation
+
+
+@arrays_are_seen
+@pytest.mark.parametrize("windows", [as_strided, sliding_window_view], ids=["strided", "windows"])
+def test_a_part_of_an_array_behind_a_strided_view_is_a_view(windows: Callable[..., Any]) -> None:
+    shape = {"shape": (10, 100), "strides": (800, 8)} if windows is as_strided else {"window_shape": 100}
+    with LeakDetector() as detector:
+        BOX["parts"] = [windows(np.ones(BIG), **shape)[0] for _ in range(3)]
+        leak = one(detector.report(of_program=True, object_limit=10**8))
+    assert (leak.kind, leak.sure, leak.count) == ("view", "likely", 3)
+    assert (leak.nbytes, leak.used_nbytes) == (3 * BIG * 8, 3 * 800)
 
 
 def test_the_last_view_of_a_loop_is_no_leak_and_two_of_them_are() -> None:
