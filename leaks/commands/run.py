@@ -171,7 +171,8 @@ class Run:
             with suppress(OSError, ValueError):
                 if not options.quiet:
                     print_report(report, stderr, prefix="leak-report: ", everything=options.all)
-                    mistaken = _options_among(words[1:], parser, failed=bool(report.program.status))
+                    has_failed = bool(report.program.status)
+                    mistaken = _options_among(words[1:], parser, is_kept=options.output is not None, failed=has_failed)
                     print(_where(options.output, not_kept, mistaken), file=stderr, flush=True)
 
         argv = tuple(words) if options.code is None else ("-c", *words[1:])
@@ -220,12 +221,13 @@ def _default_output() -> tuple[Path | None, str]:
     return output, ""
 
 
-def _options_among(args: list[str], parser: argparse.ArgumentParser, *, failed: bool) -> str:
+def _options_among(args: list[str], parser: argparse.ArgumentParser, *, is_kept: bool, failed: bool) -> str:
     """Return an option of `run` that the program was given, perhaps by mistake; ``""`` for none.
 
-    Where the program succeeded, only ``-o`` counts: it may have options of the same names.
+    Where the program succeeded, only ``-o`` counts, unless it was also given to `run`: the program
+    may have options of the same names.
     """
-    names = {"-o", "--output"}
+    names = set[str]() if is_kept else {"-o", "--output"}
     if failed:
         names |= {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
     return next((word for word in args if word.partition("=")[0] in names), "")

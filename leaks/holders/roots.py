@@ -11,8 +11,9 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from types import FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet, finalize
@@ -65,14 +66,25 @@ def user_roots() -> Iterator[Iterable[Root]]:
     """Yield the roots in the user's code, in groups: what several groups reach, the first has.
 
     The first group has the variables of modules, ``__main__`` before the others. Each running
-    function is a group, the outermost first. The last group has exceptions, signal handlers, tasks
-    and context variables.
+    function is a group, the outermost first. Coroutines, waiting and running, and what these call
+    are one group: each leads to all others, through the event loop, and a shorter way is meant. The
+    last group has exceptions, signal handlers, tasks and context variables.
     """
     yield (root for name, namespace in _namespaces() if not is_of_library(name) for root in _variables(name, namespace))
+    tasks = sorted(_tasks(), key=_age_of)
+    in_coroutines = [_waiting_in(name, task) for name, task in tasks]
+    threads_with_coroutines: set[str] = set()
     for on_thread, frame in _frames():
-        if not _is_of_library_code(frame):
+        if _is_of_library_code(frame):
+            continue
+        if frame.f_code.co_flags & _COROUTINE_FLAGS:
+            threads_with_coroutines.add(on_thread)
+        if on_thread in threads_with_coroutines:
+            in_coroutines.append(_locals(on_thread, frame))
+        else:
             yield _locals(on_thread, frame)
-    yield _other_roots()
+    yield chain.from_iterable(in_coroutines)
+    yield _other_roots(tasks)
 
 
 def library_frames() -> Iterator[Root]:
@@ -103,8 +115,8 @@ def _locals(on_thread: str, frame: FrameType) -> Iterator[Root]:
         yield Origin(f"{where}: local {name!r}", "frame", function, name, on_thread, is_of_coroutine), value
 
 
-def _other_roots() -> Iterator[Root]:
-    """Yield the user's roots that are no variables of modules or running functions."""
+def _other_roots(tasks: Sequence[tuple[str, object]]) -> Iterator[Root]:
+    """Yield the user's roots that are no variables of modules, functions or coroutines."""
     yield from _exceptions_in_flight()
     for name in ("last_exc", "last_value", "last_traceback"):
         value = vars(sys).get(name)
@@ -114,9 +126,6 @@ def _other_roots() -> Iterator[Root]:
     yield from _signal_handlers()
     # This belongs to the standard library, but the program fills it.
     yield Origin("module weakref.finalize._registry", "finalizers"), namespace_of(finalize).get("_registry")
-    tasks = sorted(_tasks(), key=_age_of)
-    for name, task in tasks:
-        yield from _waiting_in(name, task)
     for name, task in tasks:
         for context in gc.get_referents(task):
             if type(context) is contextvars.Context:

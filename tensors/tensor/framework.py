@@ -149,7 +149,7 @@ class NumpyFramework(Framework):
         return "tensor" if issubclass(cls, np.ndarray) else None
 
     def references(self, thing: Any, /) -> list[tuple[str, object]]:
-        """Return the base of an array: the array whose memory it shows, where NumPy has one for it."""
+        """Return the base of an array, by way of what NumPy puts between the two."""
         base, step = _base(thing), ".base"
         while type(base) in BETWEEN_ARRAYS:
             base, step = base.base, f"{step}.base"

@@ -336,7 +336,7 @@ def test_a_suppression_tolerates_what_is_undecided_of_a_line(
     (tmp_path / "open.json").write_text(json_of(reported(held)))
     (tmp_path / ".leak-report.toml").write_text("[[suppress]]\nreason = 'a table'\nfunction = 'held'\n")
     assert main(["check", "open.json"]) == 0
-    assert capsys.readouterr().out == "no leaks\n"
+    assert capsys.readouterr().out == "no leaks, 1 suppressed\n"
 
 
 # ---------------------------------------------------------------------- what is not watched

@@ -159,7 +159,7 @@ BEFORE = signal.signal(signal.SIGTERM, end)
 """
     status, stderr = ended_by(signal.SIGTERM, tmp_path, VIEW + handles + WAITS_FOR_IT)
     assert status == 7
-    assert stderr.startswith("cleaned up\nleak-report: 1 leak"), stderr
+    assert stderr.startswith("cleaned up\nleak-report: the program ended with status 7\n1 leak"), stderr
     assert written(tmp_path)["program"]["ended"] == "exit"
 
 

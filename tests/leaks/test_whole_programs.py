@@ -1025,7 +1025,7 @@ def test_a_coroutine_that_had_run_is_not_said_to_have_freed_what_another_has(tmp
     assert leak.kind == "growth"
     # The collector may have run since, or not.
     assert leak.freed in ("before the program ended", "before the program ended, but for a cycle")
-    assert " of a coroutine: local '" in leak.holder
+    assert leak.holder.endswith(" main(): local 'client'.tasks[0].result()")
 
 
 RECURRENT = """
@@ -2001,3 +2001,73 @@ def test_what_requests_keep_that_begin_together_is_undecided(tmp_path: Path, mod
     if verdict == "undecided":
         # The program marks its steps.
         assert "let it make more passes to know whether it grows" in headline_of(report)
+
+
+BURSTS = """
+import asyncio
+import numpy as np
+
+class Server:
+    def __init__(self):
+        self.sessions = {{}}
+
+    async def handle(self, number):
+        session = self.sessions[number{modulo}] = np.zeros(4_000)
+        await asyncio.sleep(0)
+        x = np.ones(512)
+        session[:512] += x
+        await asyncio.sleep(0)
+
+async def main():
+    server = Server()
+    for burst in range(20):
+        await asyncio.gather(*(server.handle(8 * burst + number) for number in range(8)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("modulo", "verdict"), [("", "suspects"), (" % 16", "clean")])
+def test_what_twenty_bursts_of_requests_keep_grows(tmp_path: Path, modulo: str, verdict: str) -> None:
+    report = report_on(tmp_path, BURSTS.format(modulo=modulo), has_timer=False)
+    assert report.verdict == verdict
+    assert [leak.count for leak in report.leaks] == ([160] if modulo == "" else [])
+
+
+STREAMS = """
+import asyncio
+import numpy as np
+
+class Server:
+    def __init__(self):
+        self.sessions = {{}}
+
+    async def handle(self, reader, writer):
+        data = np.zeros(4_000)
+        self.sessions[len(self.sessions){modulo}] = data
+        await reader.read(4)
+        writer.close()
+
+async def client(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    payload = np.ones(512)
+    writer.write(b"abcd")
+    await reader.read()
+    writer.close()
+
+async def main():
+    server = Server()
+    listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+    for _ in range(80):
+        await asyncio.gather(client(listening.sockets[0].getsockname()[1]))
+    listening.close()
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_server_keeps_is_held_by_its_variable_and_not_by_the_event_loop(tmp_path: Path) -> None:
+    [leak] = report_on(tmp_path, STREAMS.format(modulo=""), has_timer=False).leaks
+    assert re.fullmatch(r"task 'Task-1', suspended frame .* main\(\): local 'server'\.sessions\[0\]", leak.holder)
+    assert "call_later" not in leak.remedy
+    assert report_on(tmp_path, STREAMS.format(modulo=" % 4"), has_timer=False).verdict == "clean"
