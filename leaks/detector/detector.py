@@ -487,6 +487,4 @@ def _raise_if_leaking(report: Report) -> None:
         raise LeakError(str(report), count=report.count, nbytes=report.nbytes)
     if report.undecided:
         text = "; ".join(report.undecided)
-        warnings.warn(
-            f"nothing leaked that was found, and not everything could be judged: {text}", LeakWarning, stacklevel=4
-        )
+        warnings.warn(f"no leak was found, but not everything could be judged: {text}", LeakWarning, stacklevel=4)
