@@ -2071,3 +2071,47 @@ def test_what_a_server_keeps_is_held_by_its_variable_and_not_by_the_event_loop(t
     assert re.fullmatch(r"task 'Task-1', suspended frame .* main\(\): local 'server'\.sessions\[0\]", leak.holder)
     assert "call_later" not in leak.remedy
     assert report_on(tmp_path, STREAMS.format(modulo=" % 4"), has_timer=False).verdict == "clean"
+
+
+ROUNDS = """
+import torch
+from collections import deque
+
+KEPT = {{}}
+
+def main():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    kept = {kept}
+    for number in range(15):
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+        {keep}
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "keep", "kinds"),
+    [
+        ("KEPT", "kept[number] = torch.ones(5000)", ["growth"]),
+        ("{}", "kept[number] = torch.ones(5000)", ["growth"]),
+        ("deque(maxlen=16)", "kept.append(torch.ones(5000))", []),
+        ("{}", "kept[number % 4] = torch.ones(5000)", []),
+    ],
+    ids=["module", "main", "bounded", "few"],
+)
+def test_what_stays_with_each_round_is_growth_whoever_holds_it(
+    tmp_path: Path, kept: str, keep: str, kinds: list[str]
+) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, ROUNDS.format(kept=kept, keep=keep), has_timer=False)
+    assert [leak.kind for leak in report.leaks] == kinds
+    for leak in report.leaks:
+        assert (leak.sure, leak.freed) == ("likely", "when main() returned" if kept == "{}" else None)
+        assert leak.trend is not None
+        assert leak.trend.over == "passes"
+        assert leak.remedy.startswith("clear the holder, bound it, or keep less")
