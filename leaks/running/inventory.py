@@ -79,6 +79,8 @@ _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 
 _KINDS_THAT_GROW: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 """Kinds of leak that are taken from a report made while the program runs."""
+_MOST_STAY: Final = 0.5
+"""What was only alive at the last look grew since if at least this share of the line was held."""
 _LAST_PASS_AFTER: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _NEARLY: Final = 0.9
@@ -494,6 +496,9 @@ class Growing:
                 of_sites = [_trend_until_the_end(each, name, living, phase if of_phase else 0) for each in numbers]
                 trends = [each for each in of_sites if each is not None]
                 if not trends:
+                    continue
+                if leak.kind == "alive" and sum(point[1] for _, point in trends) < _MOST_STAY * _made_of(line):
+                    # Each turn let its own go, and made more than the one before.
                     continue
                 said = end
                 if name in earlier and chain is not None and chain.origin.owner != self._outermost:
