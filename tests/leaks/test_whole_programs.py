@@ -358,7 +358,8 @@ main()
 
 
 def test_an_array_to_which_others_are_joined_counts_once(tmp_path: Path) -> None:
-    [leak] = report_on(tmp_path, JOINED).leaks
+    # A report of the timer would hold the array that is replaced meanwhile.
+    [leak] = report_on(tmp_path, JOINED, has_timer=False).leaks
     assert leak.count == 1
     assert leak.nbytes == pytest.approx(150 * 16 * 256 * 8, rel=0.05)
 
