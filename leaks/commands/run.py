@@ -54,10 +54,10 @@ class Run:
     """Run a program and report what it leaked.
 
     Runs a Python program unchanged under the leak detector. When it ends, also by an exception, by
-    Ctrl-C or by os._exit, what leaked is printed to stderr, worst first, with the line that made it
-    and what holds it. The program's output, arguments and exit status are its own. Processes that
-    it forks, or starts with multiprocessing (the workers of a DataLoader) or subprocess, are
-    watched too.
+    Ctrl-C or by os._exit, what leaked is printed to stderr, with the line that made it and what
+    holds it, the most bytes first. The program's output, arguments and exit status are its own.
+    Processes that it forks, or starts with multiprocessing (the workers of a DataLoader) or
+    subprocess, are watched too.
 
     The report is also written to a file, now and then while the program runs and at its end: what
     was known is there even if the program is killed. Options may also stand in .leak-report.toml,
@@ -178,30 +178,36 @@ class Run:
         argv = tuple(words) if options.code is None else ("-c", *words[1:])
         is_module = options.module is not None
         outcome = Outcome(0)
+        session = Session(argv, is_module, settings, output, show, suppressions, options.peak)
+
+        def say(text: str) -> None:
+            # A child that the program forked may come here. Its parent prints the report.
+            with suppress(OSError, ValueError):
+                if not options.quiet and not session.is_worker:
+                    print(f"leak-report: {text}", file=stderr, flush=True)
 
         def returned(how: Outcome) -> None:
             nonlocal outcome
             outcome = how
-            if how.interrupted and not options.quiet and not session.is_worker:
-                with suppress(OSError, ValueError):
-                    print("leak-report: making the report; Ctrl-C again ends without it", file=stderr, flush=True)
+            if how.interrupted:
+                say("making the report; Ctrl-C again ends without it")
             session.take_inventory(_ending(how))
 
         try:
-            with Session(argv, is_module, settings, output, show, suppressions, options.peak) as session:
+            with session:
                 if view is not None:
                     view.start(session.detector)
-                run_program(program, returned=returned, joined=session.complete_inventory)
-                if view is not None:
-                    view.stop()
+                try:
+                    run_program(program, returned=returned, joined=session.complete_inventory)
+                finally:
+                    if view is not None:
+                        view.stop()
                 report = session.finish(_ending(outcome), outcome.status, outcome.error)
             del program
-            # A child that the program forked may have returned here. Its parent prints the report.
             if not session.is_worker:
                 show(report)
         except KeyboardInterrupt:
-            with suppress(OSError, ValueError):
-                print("leak-report: ended by Ctrl-C while it made the report", file=stderr, flush=True)
+            say("ended by Ctrl-C, without a report")
             return exit_as(replace(outcome, interrupted=True))
         if outcome.status == 0 and options.fail_on is not None and not session.is_worker:
             if leaks_of_kinds(report, options.fail_on):

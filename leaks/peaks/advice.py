@@ -155,7 +155,9 @@ class _Code:
                     continue
             elif instruction.argval == name and instruction.opname in _LOADS:
                 is_inside = loop is not None and loop[0] <= self.lines[number] <= loop[1]
-                if (number < bound and not is_inside) or not source.fates_at(name, instruction.offset) <= _USED_UP:
+                # The condition of a ``while`` is compiled a second time, behind the body.
+                is_of_next_turn = number < bound or self.lines[number] < self.lines[bound]
+                if (is_of_next_turn and not is_inside) or not source.fates_at(name, instruction.offset) <= _USED_UP:
                     return None
                 loads.append(number)
             pending.extend(self._next[number])

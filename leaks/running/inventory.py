@@ -53,7 +53,7 @@ from ..verdicts.growth import (
     trend_over_births,
     was_gathered,
 )
-from ..verdicts.verdicts import WORTH_NBYTES, collected
+from ..verdicts.verdicts import WORTH_NBYTES
 
 __all__ = [
     "AFTER_EXIT",
@@ -79,8 +79,6 @@ _KINDS_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 
 _KINDS_THAT_GROW: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 """Kinds of leak that are taken from a report made while the program runs."""
-_MOST_STAY: Final = 0.5
-"""What was only alive at the last look grew since if at least this share of the line was held."""
 _LAST_PASS_AFTER: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _NEARLY: Final = 0.9
@@ -470,11 +468,7 @@ class Growing:
         found: list[Leak] = []
         # For each object that retained lines, these lines when it was seen, and at the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
-        # At the last look there were too few for a trend.
-        seen: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {
-            line: (leak, (), 0.0) for line, leak in self._undecided.copy().items() if leak.kind == "alive"
-        }
-        for line, (leak, retainers, then) in (seen | self._grown.copy()).items():
+        for line, (leak, retainers, then) in self._grown.copy().items():
             chain, kinds = chain_of(leak.holder), reported.get(line, set())
             end = _end_of(chain)
             if end is None or not kinds <= (set[str]() if chain is None else {"cycle"}):
@@ -490,15 +484,10 @@ class Growing:
             ]
             of_phase = bool(phase) and any(is_of_phase(number, phase) for number in numbers)
             for name in (None,) if of_phase else (*names, *earlier):
-                if leak.kind == "alive" and (name is None or end == _UNKNOWN_END):
-                    continue
                 living = 0.0 if kinds else live.get(line, 0.0)
                 of_sites = [_trend_until_the_end(each, name, living, phase if of_phase else 0) for each in numbers]
                 trends = [each for each in of_sites if each is not None]
                 if not trends:
-                    continue
-                if leak.kind == "alive" and sum(point[1] for _, point in trends) < _MOST_STAY * _made_of(line):
-                    # Each turn let its own go, and made more than the one before.
                     continue
                 said = end
                 if name in earlier and chain is not None and chain.origin.owner != self._outermost:
@@ -506,8 +495,7 @@ class Growing:
                     said = _UNKNOWN_END
                 if line in in_exception:
                     said = _WITH_THE_EXCEPTION
-                told = _collected(leak, trends[0][0]) if leak.kind == "alive" else leak
-                found.append(_grown_leak(told, trends, then, end, said, in_a_cycle=bool(kinds) or line in in_cycles))
+                found.append(_grown_leak(leak, trends, then, end, said, in_a_cycle=bool(kinds) or line in in_cycles))
                 for retainer in retainers:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
@@ -1029,22 +1017,6 @@ def _grown_leak(
         explanation=f"It grew to {what}, freed {when}: a longer run needs more. {leak.explanation}"
         if trend.over == "passes"
         else f"It grew to {what}, freed {when}: {leak.remedy}.",
-    )
-
-
-def _collected(leak: Leak, trend: Trend) -> Leak:
-    """Return what was alive at a look as growth, given the trend that was seen since."""
-    verdict = collected(trend)
-    return replace(
-        leak,
-        kind=verdict.kind,
-        sure=verdict.sure,
-        trend=trend,
-        explanation=verdict.explanation,
-        remedy=verdict.remedy,
-        unjudged=None,
-        made=None,
-        fingerprint=fingerprint_of(verdict.kind, leak.tensor_kind, leak.site, leak.op),
     )
 
 

@@ -110,6 +110,8 @@ _GAP: Final = 4.0
 """The largest distance between results is at most so many times the median, or the mean."""
 _DISTANCES_BETWEEN_RUNS: Final = 2
 """A comprehension with so many larger distances runs more than once."""
+_IN_LAST_HALF: Final = 0.4
+"""The last half of some bursts has at least this share of the results."""
 _SMALL_PART: Final = 1 / 32
 """A distance of at most this share of all is no gap, however many times the mean it is."""
 _FIRST_PASSES: Final = 32
@@ -256,7 +258,7 @@ def trend_of_births(
     spread = numbers[-1] - numbers[warm_up]
     if spread < _FROM_THE_START * (1 - 1 / _FIRST_PASSES) * last:
         return None
-    if not _are_even(numbers[warm_up:]) and not _are_even(_first_of_bursts(numbers[warm_up:])):
+    if not _are_even(numbers[warm_up:]) and not _come_in_even_bursts(numbers[warm_up:]):
         return None
     if count * MADE_FOR_ONE < births and trend_over_births(course()) is None:
         return None
@@ -285,10 +287,16 @@ def _are_even(numbers: Sequence[int]) -> bool:
     return max(after - before for before, after in pairwise(numbers)) <= at_most
 
 
-def _first_of_bursts(numbers: Sequence[int]) -> list[int]:
-    """Return the first birth of each burst, such as of requests that a service gets together."""
+def _come_in_even_bursts(numbers: Sequence[int]) -> bool:
+    """Return whether births come in bursts, such as of requests that a service gets together.
+
+    The bursts follow one another evenly, and the last half of them has nearly half of the births. A
+    cache that fills has fewer and fewer.
+    """
     mean = (numbers[-1] - numbers[0]) / (len(numbers) - 1)
-    return [numbers[0], *(after for before, after in pairwise(numbers) if after - before > mean)]
+    firsts = [numbers[0], *(after for before, after in pairwise(numbers) if after - before > mean)]
+    in_last_half = len(numbers) - bisect_left(numbers, firsts[len(firsts) // 2])
+    return _are_even(firsts) and in_last_half >= _IN_LAST_HALF * len(numbers)
 
 
 def are_few_and_large(count: int, nbytes: float) -> bool:

@@ -19,7 +19,6 @@ __all__ = [
     "WORTH_NBYTES",
     "Facts",
     "Judgement",
-    "collected",
     "judgement_on",
     "outlived",
 ]
@@ -201,7 +200,13 @@ def judgement_on(facts: Facts) -> Judgement:
                 "mark the steps (detector.mark(), or a dispose_scope) to know whether it grows with each; if it does, "
                 + (facts.remedy or "clear or bound the holder"),
             )
-        return collected(trend, facts.remedy or _less_of(facts))
+        return Judgement(
+            "growth",
+            "likely",
+            f"More of them stay from pass to pass, {trend.count_per_pass:.3g} each over {trend.passes} passes, as the "
+            "holder collects them",
+            facts.remedy or _less_of(facts),
+        )
     if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
         return Judgement(
             "growth",
@@ -223,23 +228,11 @@ def judgement_on(facts: Facts) -> Judgement:
     return Judgement("alive", "possible", "It is alive, and the holder says who references it", is_leak=False)
 
 
-def collected(trend: Trend, remedy: str = "") -> Judgement:
-    """Return the judgement for tensors of which a holder collects more from pass to pass."""
-    what = (
-        f"More of them stay from pass to pass, {trend.count_per_pass:.3g} each over {trend.passes} passes, as the "
-        "holder collects them"
-    )
-    return Judgement("growth", "likely", what, remedy or _KEEP_LESS)
-
-
-_KEEP_LESS: Final = "clear the holder, bound it, or keep less (a number instead of a tensor)"
-
-
 def _less_of(facts: Facts) -> str:
     """Return the remedy for a holder that collects tensors."""
     if facts.nodes_nbytes > facts.nbytes:
         return "keep item() or detach() of each instead: backward() frees what a graph saved, and not its nodes"
-    return _KEEP_LESS
+    return "clear the holder, bound it, or keep less (a number instead of a tensor)"
 
 
 def _model(facts: Facts) -> Judgement:

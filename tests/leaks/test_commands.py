@@ -239,7 +239,7 @@ session.Session.take_inventory = take_inventory
     status, stderr = interrupted(tmp_path, slow + WAITING, times=2)
     assert status == -signal.SIGINT
     assert stderr.count("Traceback") == 1, "that of the program"
-    assert stderr.splitlines()[-1] == "leak-report: ended by Ctrl-C while it made the report"
+    assert stderr.splitlines()[-1] == "leak-report: ended by Ctrl-C, without a report"
 
 
 def test_what_prints_exceptions_is_put_back_after_an_interrupted_run() -> None:

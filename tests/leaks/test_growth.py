@@ -237,6 +237,8 @@ def test_what_the_first_passes_compile_does_not_hide_a_growth() -> None:
     # Twenty times eight, such as of tasks that are gathered. Other things are made before each.
     bursts = [100 * burst + 50 + number for burst in range(20) for number in range(8)]
     assert trend_of_births(bursts, [1024] * 160, births=160, last=2000, course=list) is not None
+    filling = [100 * burst + 50 + number for burst in range(20) for number in range(max(1, 12 - burst))]
+    assert trend_of_births(filling, [8] * len(filling), births=len(filling), last=2000, course=list) is None, "a cache"
     assert trend_of_births(bursts[:120], [1024] * 120, births=120, last=1500, course=list) is None, "15 bursts"
 
 

@@ -584,6 +584,10 @@ NOT_TO_BE_DELETED_BEHIND_A_LOOP = {
         "for k in range(2):\n        s += 0.0 if k == 0 else float(x[0])\n        x = np.ones(N)\n"
         "        for _ in range(2):\n            x = x * 0.5\n        s += float(np.ones(N).sum())"
     ),
+    "used by the condition of a loop around it": (
+        "x = np.ones(N)\n    while x[0] > 0.4:\n        x = table[0] * np.ones(N)\n        for k in range(2):\n"
+        "            x = x * 0.5\n        s += float(np.ones(N).sum())"
+    ),
     "kept in a list": "x = np.ones(N)\n    for k in range(2):\n        x = x * 0.5\n        kept.append(x)",
     "kept under another name": "x = np.ones(N)\n    for k in range(2):\n        y = x\n        x = x * 0.5\n    x = y",
     "bound by the loop": "x = np.ones(N)\n    for x in (x, x * 2.0):\n        s += float(x[0])",
