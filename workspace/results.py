@@ -9,11 +9,16 @@ from typing import Final, final
 from ..leaks.report.peak import Advice, LinePeak, peak_lines
 from ..scopes.base.process import bytes_text
 
-__all__ = ["Peak", "Replan", "WorkspaceStatistics"]
+__all__ = ["Peak", "Replan", "WorkspaceStatistics", "times"]
 
 
 _REASONS_SHOWN: Final = 20
 """So many reasons for misses are listed; the others are counted in one line."""
+
+
+def times(count: int) -> str:
+    """Return how often something was, in words."""
+    return "once" if count == 1 else f"{count:,} times"
 
 
 @final
@@ -125,8 +130,3 @@ class Peak:
     def __str__(self) -> str:
         of = "" if self.key is None else f" of passes with key {self.key!r}:"
         return "\n".join(peak_lines(f"{of} {bytes_text(self.nbytes)}", self.line, self.living, self.advice))
-
-
-def times(count: int) -> str:
-    """Return how often something was, in words."""
-    return "once" if count == 1 else f"{count:,} times"
