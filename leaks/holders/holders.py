@@ -185,8 +185,8 @@ class _Neighbourhood:
 _MEMORY_AT_MOST: Final = 10_000
 """So many pieces of memory are looked at: of more, a report shows few."""
 
-_BASE_STEPS: Final = (".base", ".base.base", "._base")
-"""The steps from a view of NumPy's or PyTorch's to the object that has its memory."""
+_TO_BASE: Final = (".base", "._base")
+"""So the steps end from a view of NumPy's or PyTorch's to the object that has its memory."""
 
 
 def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row], passes: Mapping[str, int]) -> set[UnheldMemory]:
@@ -231,7 +231,7 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
             last = (
                 None
                 if known is None
-                else next((base for step, base in known.framework.references(last) if step in _BASE_STEPS), None)
+                else next((base for step, base in known.framework.references(last) if step.endswith(_TO_BASE)), None)
             )
             if last is not None:
                 search.seen[id(last)] = last
