@@ -18,7 +18,7 @@ import builtins
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Final, Literal, NamedTuple, TypeAlias, cast, final
@@ -371,7 +371,7 @@ class Source:
                 break
             if isinstance(node, LOOPS):
                 loop = node
-            if isinstance(node, ast.stmt) and _is_bound_before(name, node, self.file.parents[node]):
+            if isinstance(node, ast.stmt) and _is_bound_before(name, node, self.file):
                 return loop
         has_parameter = (
             isinstance(self._function, FUNCTIONS) and name in self.code.co_varnames[: argument_count(self.code)]
@@ -942,29 +942,17 @@ def _from(statement: ast.stmt, parent: ast.AST) -> list[ast.stmt]:
     return []
 
 
-def _is_bound_before(name: str, statement: ast.stmt, parent: ast.AST) -> bool:
+def _is_bound_before(name: str, statement: ast.stmt, file: File) -> bool:
     """Return whether an assignment before a statement, in its block, binds a variable anew.
 
     Not one that uses the value which the variable had, such as ``x = x + 1.0``.
     """
-    for block in _blocks_of(parent):
+    for block in _blocks_of(file.parents[statement]):
         if statement in block:
-            before = [each for each in block[: block.index(statement)] if isinstance(each, ast.Assign)]
-            return any(
-                _names(name, [target for each in assign.targets for target in _unpacked(each)])
-                and not _names(name, ast.walk(assign.value))
-                for assign in before
-            )
+            assignments = [each for each in block[: block.index(statement)] if isinstance(each, ast.Assign)]
+            named = [file.names(name, each) for each in assignments]
+            return any(nodes and all(isinstance(node.ctx, ast.Store) for node in nodes) for nodes in named)
     return False
-
-
-def _names(name: str, nodes: Iterable[ast.AST]) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
-
-
-def _unpacked(target: ast.expr) -> list[ast.expr]:
-    """Return the parts of a target that is a tuple or list, or the target alone."""
-    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def _is_harmless(item: ast.withitem) -> bool:

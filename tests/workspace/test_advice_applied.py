@@ -476,6 +476,22 @@ NOT_TO_BE_DELETED = {
     ),
     "of a generator": "s = sum(generated(N))",
     "of a function that calls itself": "s = below(2)",
+    "perhaps unbound, behind a loop": (
+        "for k in range(2):\n        if k:\n            x = x * 0.5\n        else:\n            x = np.ones(N)"
+    ),
+    "used by another turn of a loop around it": (
+        "for k in range(2):\n        s += 0.0 if k == 0 else float(x[0])\n        x = np.ones(N)\n"
+        "        for _ in range(2):\n            x = x * 0.5\n        s += float(np.ones(N).sum())"
+    ),
+    "used by the condition of a loop around it": (
+        "x = np.ones(N)\n    while x[0] > 0.4:\n        x = table[0] * np.ones(N)\n        for k in range(2):\n"
+        "            x = x * 0.5\n        s += float(np.ones(N).sum())"
+    ),
+    "kept in a list by a loop": "x = np.ones(N)\n    for k in range(2):\n        x = x * 0.5\n        kept.append(x)",
+    "kept under another name by a loop": (
+        "x = np.ones(N)\n    for k in range(2):\n        y = x\n        x = x * 0.5\n    x = y"
+    ),
+    "bound by a loop": "x = np.ones(N)\n    for x in (x, x * 2.0):\n        s += float(x[0])",
 }
 
 
@@ -574,39 +590,6 @@ def step():
     return forward(np.ones(1) * np.ones(N))
 """
     assert_peaks_are_as_said(tmp_path, HELPERS + program)
-
-
-NOT_TO_BE_DELETED_BEHIND_A_LOOP = {
-    "perhaps unbound": (
-        "for k in range(2):\n        if k:\n            x = x * 0.5\n        else:\n            x = np.ones(N)"
-    ),
-    "used by another turn of a loop around it": (
-        "for k in range(2):\n        s += 0.0 if k == 0 else float(x[0])\n        x = np.ones(N)\n"
-        "        for _ in range(2):\n            x = x * 0.5\n        s += float(np.ones(N).sum())"
-    ),
-    "used by the condition of a loop around it": (
-        "x = np.ones(N)\n    while x[0] > 0.4:\n        x = table[0] * np.ones(N)\n        for k in range(2):\n"
-        "            x = x * 0.5\n        s += float(np.ones(N).sum())"
-    ),
-    "kept in a list": "x = np.ones(N)\n    for k in range(2):\n        x = x * 0.5\n        kept.append(x)",
-    "kept under another name": "x = np.ones(N)\n    for k in range(2):\n        y = x\n        x = x * 0.5\n    x = y",
-    "bound by the loop": "x = np.ones(N)\n    for x in (x, x * 2.0):\n        s += float(x[0])",
-}
-
-
-@pytest.mark.parametrize("made", NOT_TO_BE_DELETED_BEHIND_A_LOOP.values(), ids=list(NOT_TO_BE_DELETED_BEHIND_A_LOOP))
-def test_nothing_is_said_of_a_value_that_is_needed_behind_the_loop(tmp_path: Path, made: str) -> None:
-    program = f"""
-def step():
-    s = 0.0
-    {made}
-    a = np.ones(N)
-    b = a + 1.0
-    return s + 1.0 + float((b * 2.0).sum()) + float(kept[0][0] if kept else 0.0)
-"""
-    peak = peak_of(tmp_path / "program.py", HELPERS + program)
-    last = 1 + (HELPERS + program).split("\n").index("    a = np.ones(N)")
-    assert [line for name, line, *_ in deletions(peak) if name == "x" and line < last] == []
 
 
 def test_a_use_in_a_loop_that_ends_with_a_condition_counts_for_the_whole_loop(tmp_path: Path) -> None:
