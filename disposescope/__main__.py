@@ -6,7 +6,6 @@ The rest is ``leak-report``.
 from __future__ import annotations
 
 import argparse
-import difflib
 import platform
 import re
 import sys
@@ -72,13 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=1.0,
         help="for how many seconds to look for lower plans (default: 1)",
     )
-    from .leaks.commands.arguments import reader_may_leave
+    from .leaks.commands.arguments import near_to, reader_may_leave
 
     known = [*commands.choices, *VERBS]
     if words and not words[0].startswith("-") and words[0] not in known:
-        near = difflib.get_close_matches(words[0], known, n=1)
-        asked = f"; did you mean {near[0]}?" if near else ""
-        parser.error(f"invalid choice: {words[0]!r}{asked} (choose from {', '.join(known)})")
+        parser.error(f"invalid choice: {words[0]!r}{near_to(words[0], known)} (choose from {', '.join(known)})")
     given = parser.parse_args(words)
     if not words:
         parser.print_help()

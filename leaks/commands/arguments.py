@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from ...scopes.base.files import write_whole
 from ...scopes.base.process import bytes_text, parse_budget
@@ -19,12 +20,15 @@ from ..reporters.json_report import ReportFileError, is_report, read_report
 __all__ = [
     "ALL",
     "REPORT",
+    "actions_of",
     "add_output_arguments",
     "add_report_argument",
     "check_output",
     "count_of_text",
     "growth_of_text",
     "nbytes_of_text",
+    "near_to",
+    "option_names_of",
     "reader_may_leave",
     "report_in",
     "report_output",
@@ -71,6 +75,25 @@ def count_of_text(text: str) -> int:
     if not digits.isdecimal() or int(digits) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of objects, such as 20_000_000")
     return int(digits)
+
+
+# The options of a parser, and what was perhaps meant.
+
+
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the actions of a parser, of which argparse has no public list."""
+    return cast("Any", parser)._actions  # type: ignore[no-any-return]  # untyped: private
+
+
+def option_names_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options that the help of a parser names, such as ``-o`` and ``--output``."""
+    return [name for action in actions_of(parser) if action.help != argparse.SUPPRESS for name in action.option_strings]
+
+
+def near_to(word: str, known: Iterable[str]) -> str:
+    """Return a question whether a similar word was meant; ``""`` if no known word is similar."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 # Read the reports that a verb is given.

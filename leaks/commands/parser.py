@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, cast
 
 from ..saved.settings_file import SettingsError, find_settings, options_of
+from .arguments import actions_of, near_to, option_names_of
 from .attach import Attach
 from .check import Check
 from .diff import Diff
@@ -119,9 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] in _ELSEWHERE:
         parser.error(f"there is no verb {words[0]!r}; the command is: {_ELSEWHERE[words[0]]}")
     if words[0].startswith("-"):
-        _refuse([word for word in words[:1] if word.partition("=")[0] not in _options_of(parser)], parser)
+        _refuse([word for word in words[:1] if word.partition("=")[0] not in option_names_of(parser)], parser)
     elif words[0] not in VERBS:
-        parser.error(f"invalid choice: {words[0]!r}{_near_to(words[0], VERBS)} (choose from {', '.join(VERBS)})")
+        parser.error(f"invalid choice: {words[0]!r}{near_to(words[0], VERBS)} (choose from {', '.join(VERBS)})")
     options, unknown = parser.parse_known_args(words)
     verb, verb_parser = parsers[options.verb]
     _refuse(unknown, verb_parser)
@@ -139,20 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """End the program if there are arguments that a verb does not have."""
     if unknown:
-        near = _near_to(unknown[0].partition("=")[0], _options_of(parser))
+        near = near_to(unknown[0].partition("=")[0], option_names_of(parser))
         parser.error(f"unrecognized arguments: {shlex.join(unknown)}{near}")
-
-
-def _options_of(parser: argparse.ArgumentParser) -> list[str]:
-    return [
-        name for action in _actions_of(parser) if action.help != argparse.SUPPRESS for name in action.option_strings
-    ]
-
-
-def _near_to(word: str, known: Iterable[str]) -> str:
-    """Return a question whether a similar word was meant; ``""`` if no known word is similar."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 class _Version(argparse.Action):
@@ -172,9 +160,9 @@ class _Completion(argparse.Action):
         if find_spec("shtab") is None:
             parser.error("--print-completion needs shtab: pip install 'disposescope[report]'")
         shtab: Any = import_module("shtab")
-        [verbs] = (action for action in _actions_of(parser) if action.dest == "verb")
+        [verbs] = (action for action in actions_of(parser) if action.dest == "verb")
         for verb_parser in cast("dict[str, argparse.ArgumentParser]", verbs.choices).values():
-            for action in _actions_of(verb_parser):
+            for action in actions_of(verb_parser):
                 if action.metavar in _FILES:
                     cast("Any", action).complete = shtab.FILE
         print(shtab.complete(parser, shell))
@@ -202,16 +190,11 @@ def _take_defaults(file: Path, parser: argparse.ArgumentParser, parsers: Sequenc
     return bool(options)
 
 
-def _actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    # argparse has no public list of the actions of a parser.
-    return cast("Any", parser)._actions  # type: ignore[no-any-return]  # untyped: private
-
-
 def _settable_options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Return the options that a file of settings may have, by their long names without dashes."""
     return {
         name.removeprefix("--"): action
-        for action in _actions_of(parser)
+        for action in actions_of(parser)
         for name in action.option_strings
         if name.startswith("--") and name not in ("--help", "--config", "--force", "--update-baseline")
     }

@@ -28,7 +28,7 @@ from ..running.program import (
 )
 from ..running.session import Session
 from ..saved.settings_file import SettingsError, find_settings, suppressions_of
-from .arguments import ALL, REPORT, count_of_text, nbytes_of_text, report_output
+from .arguments import ALL, REPORT, count_of_text, nbytes_of_text, option_names_of, report_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +235,7 @@ def _options_among(args: list[str], parser: argparse.ArgumentParser, *, is_kept:
     """
     names = set[str]() if is_kept else {"-o", "--output"}
     if failed:
-        names |= {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+        names |= {name for name in option_names_of(parser) if name.startswith("--")}
     return next((word for word in args if word.partition("=")[0] in names), "")
 
 
