@@ -4,8 +4,9 @@ Run it with ``python benchmarks/bench_workspace.py [REPETITIONS]``. Each round r
 way, in turns; the times are medians, and the ratios are of those. Memory is the growth of the
 resident set over a few passes, each way in a process of its own, as a ratio to the most bytes that
 are in use at once. The programs are written in NumPy: a transformer block's inference, an image
-pyramid, k-means, a training step of an MLP, and a chain of operators at several sizes. A training
-step of PyTorch's, which is recorded and never served, is there where PyTorch is installed.
+pyramid, k-means, a training step of an MLP, and a chain of operators at several sizes, once and 75
+times in a pass. A training step of PyTorch's, which is recorded and never served, is there where
+PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -111,15 +112,18 @@ def mlp() -> Program:
     return run
 
 
-def chain(nbytes: int) -> Callable[[], Program]:
+def chain(nbytes: int, turns: int = 1) -> Callable[[], Program]:
     def make() -> Program:
         a, b = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
 
         def run() -> float:
-            c = a * b
-            d = c + a
-            e = d - b
-            return float((e * c)[0])
+            total = 0.0
+            for _ in range(turns):
+                c = a * b
+                d = c + a
+                e = d - b
+                total += float((e * c)[0])
+            return total
 
         return run
 
@@ -157,6 +161,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "k-means": kmeans,
     "mlp": mlp,
     **{f"chain {n >> 10} KiB": chain(n) for n in (16 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20)},
+    **{f"75 x {n >> 10} KiB": chain(n, 75) for n in (16 << 10, 256 << 10)},
 }
 WAYS = ("numpy", "pool", "slab")
 

@@ -765,9 +765,11 @@ class Workspace:
         assert thread is not None
         assert course is not None
         fault = thread.slab.fault if self.verify and works and thread.slab is not None else None
-        missed = Counter([] if run._pool_reason is None else [run._pool_reason])
+        # Without a Counter as long as nothing is missed: to make one takes as long as all else here.
+        missed = None
         pass_of_workspace(self.name, served.peak_nbytes)
-        if missed:
+        if run._pool_reason is not None:
+            missed = Counter([run._pool_reason])
             with _LOCK:
                 self._served_by_pool += 1
                 self._count(missed)
@@ -781,7 +783,8 @@ class Workspace:
             self._plan(course, served, noted)
         elif served.misses or escaped_slab or is_due or is_highest:
             is_observed = is_due or is_highest
-            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, is_observed=is_observed)
+            of_slab = self._learn(thread, course, served, is_whole=is_whole, noted=noted, is_observed=is_observed)
+            missed = of_slab if missed is None else missed + of_slab
         if is_highest:
             course.most_nbytes[notes] = served.peak_nbytes
         if fault is not None:

@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, final
 
 import torch
@@ -116,10 +116,9 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
     def __init__(self, lives: LifeLog) -> None:
         _DispatchMode.__init__(self)
         self._lives: LifeLog | None = lives
-        # By the address of the storage's C++ object: a weak reference to its Python object.
-        self._known: Final[dict[int, weakref.ref[Any]]] = {}
-        # By the same address: the number of the birth.
-        self._births: Final[dict[int, int]] = {}
+        # By the address of the storage's C++ object: the number of the birth, and a weak reference
+        # to the Python object of the storage.
+        self._births: Final[dict[int, tuple[int | None, weakref.ref[Any]]]] = {}
 
     @property
     def has_ended(self) -> bool:
@@ -128,7 +127,6 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
     def end(self) -> None:
         """Note nothing any more, even if the mode stays on a stack."""
         self._lives = None
-        self._known.clear()
         self._births.clear()
 
     @classmethod
@@ -137,55 +135,76 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._lives is None:
-            return func(*args, **kwargs)
         lives = self._lives
-        given = [*_tensors_in((*args, *kwargs.values()))]
-        for tensor in given:
-            self._note(tensor, None)
+        if lives is None:
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        made = [*_tensors_in((result,))]
-        for tensor in made:
-            self._note(tensor, lives)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-            for tensor in _saved_of(func._schema.name, given, made):
-                number = None if tensor.layout is not torch.strided else self._births.get(_key_of(tensor) or 0)
-                if number is not None:
-                    lives.note_saved(number)
+        if _may_make_memory(func):
+            self._note_new(result, args, kwargs, lives)
+        if torch.is_grad_enabled():
+            given = [*_tensors_in((*args, *kwargs.values()))]
+            if any(tensor.requires_grad for tensor in given):
+                for tensor in _saved_of(func._schema.name, given, [*_tensors_in((result,))]):
+                    number, _ = self._births.get(_key_of(_storage_of(tensor)), (None, None))
+                    if number is not None:
+                        lives.note_saved(number)
         return result
 
-    def _note(self, tensor: Any, lives: LifeLog | None) -> None:
-        """Remember the storage of a tensor; note a new one as born where `lives` is given."""
-        if tensor.layout is not torch.strided:
-            return
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            # A wrapper around other tensors, or a disposed one.
-            return
-        if storage.device.type != "cpu":
+    def _note_new(self, result: Any, args: Any, kwargs: Any, lives: LifeLog) -> None:
+        """Note the storages in a result that were in no argument."""
+        before: set[int] | None = None
+        for tensor in _tensors_in((result,)):
+            storage = _storage_of(tensor)
+            key = _key_of(storage)
+            if storage is None or key in self._births:
+                continue
+            if before is None:
+                before = {_key_of(_storage_of(each)) for each in _tensors_in((*args, *kwargs.values()))}
+            if key not in before:
+                self._note(key, storage, lives)
+
+    def _note(self, key: int, storage: Any, lives: LifeLog) -> None:
+        """Note a storage as born."""
+        nbytes = storage.nbytes()
+        if not nbytes or storage.device.type != "cpu":
             # On another device, or without memory, as that of a fake tensor.
             return
-        key = storage._cdata
-        if key in self._known:
-            return
-        nbytes = storage.nbytes()
-        note_death: Callable[[], object] | None = None
-        known, births = self._known, self._births
-        if lives is not None and nbytes:
-            number = lives.note(nbytes)
-            if number is not None:
-                note_death = partial(lives.note_death, number)
-                births[key] = number
+        number = lives.note(nbytes)
+        births = self._births
 
         def died(reference: object) -> None:
-            if known.get(key) is reference:
-                del known[key]
-                births.pop(key, None)
-            if note_death is not None:
-                note_death()
+            if births.get(key, (None, None))[1] is reference:
+                del births[key]
+            if number is not None:
+                lives.note_death(number)
 
-        known[key] = weakref.ref(storage, died)
+        births[key] = number, weakref.ref(storage, died)
+
+
+@lru_cache(maxsize=1024)
+def _may_make_memory(operation: Any) -> bool:
+    """Return whether a result of an operation may have memory of its own, by its schema.
+
+    Views, and results that an operation has written to, say that they are an argument's. Some
+    others are too, and do not say so, such as that of ``aten::_unsafe_view``.
+    """
+    return any(each.alias_info is None for each in operation._schema.returns)
+
+
+def _storage_of(tensor: Any) -> Any:
+    """Return the storage of a tensor; None for one without, such as a sparse or a disposed one."""
+    if tensor.layout is not torch.strided:
+        return None
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        # A wrapper around other tensors, or a disposed one.
+        return None
+
+
+def _key_of(storage: Any) -> int:
+    """Return the address of the C++ object of a storage; 0 for none."""
+    return 0 if storage is None else storage._cdata
 
 
 # Which tensors the graph saves of common operations, by PyTorch's
@@ -217,14 +236,6 @@ def _saved_of(name: str, given: list[Any], made: list[Any]) -> Iterator[Any]:
     if name not in _SAVING_THE_RESULT:
         yield from given
     yield from made
-
-
-def _key_of(tensor: Any) -> int | None:
-    try:
-        key: int = tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return None
-    return key
 
 
 def _tensors_in(things: Any) -> Iterator[Any]:
