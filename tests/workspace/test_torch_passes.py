@@ -54,6 +54,17 @@ def test_views_and_in_place_operations_are_no_births() -> None:
     assert peak_of(work).nbytes == pytest.approx(N * 4, rel=0.01)
 
 
+def test_a_result_in_the_memory_of_an_argument_is_no_birth() -> None:
+    made_before = torch.ones(2, N)
+
+    def work() -> float:
+        # Its schema does not say that the result is a view.
+        rows = torch.ops.aten._unsafe_view(made_before, [N, 2])
+        return float(rows[0].sum())
+
+    assert peak_of(work).nbytes < 1_000
+
+
 def test_advice_for_tensors_is_what_following_it_brings() -> None:
     def before() -> float:
         hidden = torch.ones(N)
