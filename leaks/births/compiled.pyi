@@ -1,6 +1,6 @@
 """The log of births, compiled: what is known of everything that was born and is still alive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, Final, NamedTuple, final
 from weakref import ref
@@ -158,6 +158,13 @@ class Log:
 
     def close(self) -> None:
         """Record no more births. Deaths of what is known are still recorded."""
+
+    def record_soon(self, names: Iterable[str], /) -> None:
+        """Have the results of calls with these names recorded as soon as the calls have returned.
+
+        A library may record its births later, such as when the next one happens. Some results are
+        gone by then. On the main thread those of these calls are not.
+        """
 
     def clear(self) -> None:
         """Forget everything."""

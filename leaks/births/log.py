@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DISPOSALS",
+    "GATHERING",
+    "JOINING",
     "LOG",
     "Disposal",
     "Row",
@@ -34,6 +36,15 @@ __all__ = [
     "find_recorded_memory",
     "innermost_line",
 ]
+
+JOINING: Final = frozenset(
+    {"append", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "insert", "pad", "vstack"}
+)
+"""Functions whose result may be an earlier result with something added."""
+GATHERING: Final = JOINING | {"DataFrame", "array", "asarray", "block", "block_diag", "bmat", "stack"}
+"""Functions that put the tensors of a list together."""
+# Often only the shape of what they return is asked for.
+LOG.record_soon(GATHERING)
 
 BirthRows: TypeAlias = Sequence[Row]
 """The rows of some births in the log."""

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from ...scopes.base.sites import COMPREHENSIONS, is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
-from ..births.log import LOG, SiteRow
+from ..births.log import GATHERING, JOINING, LOG, SiteRow
 from ..report.leaks import WARM_UP, Trend, replaced
 from ..report.timeline import UNASKED
 
@@ -117,12 +117,6 @@ _SMALL_PART: Final = 1 / 32
 _FIRST_PASSES: Final = 32
 """One part in so many of the results, the first ones, may be those of the first passes."""
 
-_JOINING: Final = frozenset(
-    {"append", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "insert", "pad", "vstack"}
-)
-"""Functions whose result may be an earlier result with something added."""
-_GATHERING: Final = _JOINING | {"DataFrame", "array", "asarray", "block", "block_diag", "bmat", "stack"}
-"""Functions that put the tensors of a list together."""
 _GATHERED_AT_MOST: Final = 4
 """A line that gathers results in the end does so at most so many times, for as many lists."""
 _TABLE_TIMES: Final = 8
@@ -306,7 +300,7 @@ def are_few_and_large(count: int, nbytes: float) -> bool:
 
 def joins(row: SiteRow) -> bool:
     """Return whether a site joins arrays: its results may have the contents of earlier ones."""
-    return _calls(row, _JOINING)
+    return _calls(row, JOINING)
 
 
 def becomes_larger_alone(trend: Trend, row: SiteRow) -> bool:
@@ -358,7 +352,7 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
             continue
         if row.made == 1 and row.peak_nbytes > nbytes + largest:
             continue
-        if row.last_birth > latest and _calls(row, _GATHERING):
+        if row.last_birth > latest and _calls(row, GATHERING):
             return True
     return False
 

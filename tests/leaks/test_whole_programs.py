@@ -535,6 +535,37 @@ def test_outputs_that_an_evaluation_puts_together_in_the_end_were_meant_to_stay(
     assert {(leak.kind, leak.count) for leak in report.leaks} >= {("growth", 100)}
 
 
+PREDICTIONS = """
+import torch
+
+def main():
+    weights = torch.randn(64, 256)
+    outputs = []
+    for batch in range(60):
+        images = torch.randn(100, 64)
+        outputs.append((images @ weights).relu())
+    {end}
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ("whole = torch.cat(outputs)", "clean"),
+        ("print(torch.stack(outputs).shape)", "clean"),
+        ("print(torch.cat(outputs[:30]).shape)", "suspects"),
+    ],
+)
+def test_what_pytorch_puts_together_last_is_seen_though_no_tensor_follows(
+    tmp_path: Path, end: str, verdict: str
+) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, PREDICTIONS.format(end=end), is_measured=False)
+    assert report.verdict == verdict, str(report)
+
+
 FILES = """
 import numpy as np
 import pandas as pd

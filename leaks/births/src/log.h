@@ -207,6 +207,7 @@ typedef struct {
     struct sites sites;
     struct code_facts code_facts;
     struct names ops, kind_names, devices, scope_names, pass_names;
+    uint64_t recorded_soon[NO_NUMBER / 64 + 1]; /* a bit for each number of `ops`: see `record_soon` in compiled.pyi */
     struct kind kinds[KINDS_AT_MOST];
     int kinds_count;
     PyObject *disposals;   /* a dict by entry, filled by Python code; the log takes out entries that have died */
@@ -316,8 +317,9 @@ uint16_t origin_op(Log *log, const struct origin *origin);
 void origin_leave_out(uint32_t frames);
 
 /* The origin of a birth here and now as an object, and its use for the next births on this thread:
- * `remember_origin`, `is_recent` and `use_origin` in birth_log.h. */
+ * `remember_origin`, `is_recorded_soon`, `is_recent` and `use_origin` in birth_log.h. */
 PyObject *origin_remember(Log *log);
+bool origin_is_recorded_soon(Log *log, PyObject *remembered);
 bool origin_is_recent(const Log *log, PyObject *remembered);
 void origin_use(Log *log, PyObject *remembered);
 

@@ -145,6 +145,22 @@ static PyObject *passes(Log *log, PyObject *ignored)
     return found;
 }
 
+static PyObject *record_soon(Log *log, PyObject *names)
+{
+    PyObject *all = PySequence_Fast(names, "record_soon() takes an iterable of names");
+    for (Py_ssize_t i = 0; all != NULL && i < PySequence_Fast_GET_SIZE(all); i++) {
+        uint16_t number = names_number(&log->ops, PySequence_Fast_GET_ITEM(all, i));
+        if (number == NO_NUMBER) {
+            PyErr_SetString(PyExc_TypeError, "record_soon() takes names");
+            Py_CLEAR(all);
+            break;
+        }
+        log->recorded_soon[number / 64] |= UINT64_C(1) << (number % 64);
+    }
+    Py_XDECREF(all);
+    return all == NULL ? NULL : Py_NewRef(Py_None);
+}
+
 static PyObject *live_nbytes(Log *log, PyObject *ignored)
 {
     (void)ignored;
@@ -208,6 +224,7 @@ static PyMethodDef methods[] = {
     {"record_owner", METHOD(births_record_owner), METH_FASTCALL, NULL},
     {"recorded_memory", METHOD(rows_recorded_memory), METH_VARARGS, NULL},
     {"released", METHOD(births_released), METH_O, NULL},
+    {"record_soon", METHOD(record_soon), METH_O, NULL},
     {"series", METHOD(sites_series), METH_FASTCALL, NULL},
     {"site", METHOD(sites_site), METH_O, NULL},
     {"site_count", METHOD(site_count_of), METH_NOARGS, NULL},
@@ -264,6 +281,7 @@ static void api_passed_unseen(void)
 static bool api_has_memory(PyObject *object) { return birth_of_memory(the_log, object) != NULL; }
 static int api_exclude_memory(PyObject *object) { return memory_exclude(the_log, object); }
 static PyObject *api_remember_origin(void) { return origin_remember(the_log); }
+static bool api_is_recorded_soon(PyObject *remembered) { return origin_is_recorded_soon(the_log, remembered); }
 static bool api_is_recent(PyObject *remembered) { return origin_is_recent(the_log, remembered); }
 static void api_use_origin(PyObject *remembered) { origin_use(the_log, remembered); }
 static uint16_t api_kind_number(PyObject *name) { return names_number(&the_log->kind_names, name); }
@@ -282,6 +300,7 @@ static struct birth_log_api api = {
     .has_memory = api_has_memory,
     .exclude_memory = api_exclude_memory,
     .remember_origin = api_remember_origin,
+    .is_recorded_soon = api_is_recorded_soon,
     .is_recent = api_is_recent,
     .use_origin = api_use_origin,
     .kind_number = api_kind_number,

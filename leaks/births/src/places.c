@@ -302,14 +302,30 @@ bool origin_is_recent(const Log *log, PyObject *capsule)
     return remembered->openings == log->openings;
 }
 
-void origin_use(Log *log, PyObject *capsule)
+/* Ask for the name of the call. May run Python code. */
+static void name_call(Log *log, struct remembered *remembered)
 {
-    struct remembered *remembered = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
-    if (remembered != NULL && !remembered->is_named && remembered->origin.count > 0) {
-        /* Asked before the origin is in use: it runs Python code, whose births are its own. */
+    if (!remembered->is_named && remembered->origin.count > 0) {
         const struct place *call = &remembered->origin.call;
         remembered->origin.op = op_of(log, call->code, call->instruction);
         remembered->is_named = true;
+    }
+}
+
+bool origin_is_recorded_soon(Log *log, PyObject *capsule)
+{
+    struct remembered *remembered = PyCapsule_GetPointer(capsule, NULL);
+    name_call(log, remembered);
+    uint16_t op = remembered->origin.op;
+    return op != NO_NUMBER && (log->recorded_soon[op / 64] >> (op % 64) & 1) != 0;
+}
+
+void origin_use(Log *log, PyObject *capsule)
+{
+    struct remembered *remembered = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
+    if (remembered != NULL) {
+        /* Before the origin is in use: it runs Python code, whose births are its own. */
+        name_call(log, remembered);
     }
     origin_in_use = remembered;
     scope_number_use(remembered == NULL ? NULL : &remembered->scope);

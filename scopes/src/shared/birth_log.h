@@ -40,6 +40,9 @@ struct birth_log_api {
     /* The line and the scope of a birth that happens now and is recorded later: a new reference,
      * or NULL without an exception. May run Python code. */
     PyObject *(*remember_origin)(void);
+    /* Whether what is born with a remembered origin shall be recorded as soon as its call has
+     * returned: see `record_soon` in leaks/births/compiled.pyi. May run Python code. */
+    bool (*is_recorded_soon)(PyObject *remembered);
     /* Whether an origin was remembered since the log was opened last. Older origins refer to scope
      * names that the log no longer has. */
     bool (*is_recent)(PyObject *remembered);

@@ -473,6 +473,7 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
     memory_look(birth_watch->memory);
     enum watch watch = memory_is_wanted(birth_watch->memory) ? watch_of(type) : UNWATCHED;
     PyObject *place = place_of(watch);
+    bool is_urgent = place != NULL && memory_is_urgent(birth_watch->memory, place);
     bool is_open = false;
     PyObject *scope = owner_in_any_case(type, &is_open);
     if (scope != NULL) {
@@ -483,6 +484,9 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
         watch_unowned(tensor, place, watch);
     }
     Py_XDECREF(place);
+    if (is_urgent) {
+        memory_look_soon(birth_watch->memory);
+    }
     show(tensor, hidden);
     PyErr_Restore(error, value, traceback);
     return tensor;

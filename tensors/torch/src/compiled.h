@@ -120,6 +120,11 @@ bool memory_is_wanted(const MemoryRecorder *recorder);
 /* The present place for the log (`remember_origin`): a new reference, or NULL without an error. Can
  * run any code. */
 PyObject *memory_place(const MemoryRecorder *recorder);
+/* Whether the memory of a tensor with this place is to be looked at soon: `is_recorded_soon` in
+ * birth_log.h. Can run any code. */
+bool memory_is_urgent(const MemoryRecorder *recorder, PyObject *place);
+/* Look at the memory of the latest tensors when the main thread has ended its present call. */
+void memory_look_soon(MemoryRecorder *recorder);
 /* Notes the present place as the one where gradients are made: a backward pass begins. A gradient
  * is seen only when it is read, and belongs to the last pass that began before. */
 void memory_begin_backward(MemoryRecorder *recorder);

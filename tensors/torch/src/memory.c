@@ -29,6 +29,11 @@ bool memory_is_wanted(const MemoryRecorder *recorder)
 
 PyObject *memory_place(const MemoryRecorder *recorder) { return recorder->log->remember_origin(); }
 
+bool memory_is_urgent(const MemoryRecorder *recorder, PyObject *place)
+{
+    return recorder->log->is_recorded_soon(place);
+}
+
 void memory_begin_backward(MemoryRecorder *recorder)
 {
     PyObject *place = memory_is_wanted(recorder) ? memory_place(recorder) : NULL;
@@ -298,6 +303,27 @@ void memory_look(MemoryRecorder *recorder)
     PyErr_Restore(type, value, traceback);
 }
 
+/* Whether the interpreter was asked to call `look_now`. */
+static bool is_asked;
+
+/* Called by the interpreter between two instructions of the main thread. */
+static int look_now(void *recorder)
+{
+    is_asked = false;
+    /* Python 3.11 waits for ever at the start of a traced function that is called from here while
+     * another call is pending. */
+    PyThreadState *thread = PyThreadState_Get();
+    PyThreadState_EnterTracing(thread);
+    memory_look(recorder);
+    PyThreadState_LeaveTracing(thread);
+    return 0;
+}
+
+void memory_look_soon(MemoryRecorder *recorder)
+{
+    is_asked = is_asked || Py_AddPendingCall(look_now, recorder) == 0;
+}
+
 static void forget_looks(MemoryRecorder *recorder)
 {
     while (recorder->count != 0) {
@@ -411,6 +437,8 @@ static PyObject *forget(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
     forget_looks((MemoryRecorder *)self);
+    /* A fork loses the call that its parent asked the interpreter for. */
+    is_asked = false;
     Py_RETURN_NONE;
 }
 
