@@ -765,7 +765,7 @@ class Workspace:
         assert thread is not None
         assert course is not None
         fault = thread.slab.fault if self.verify and works and thread.slab is not None else None
-        # Without a Counter as long as nothing is missed: to make one takes as long as all else here.
+        # No Counter where nothing is missed: to make one takes as long as all else here.
         missed = None
         pass_of_workspace(self.name, served.peak_nbytes)
         if run._pool_reason is not None:

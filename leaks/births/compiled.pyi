@@ -35,6 +35,9 @@ class SiteRow(NamedTuple):
     made : int
         The same as `births`, but where larger ones were born too, scalars (16 bytes at most) count
         only while they live: NumPy makes them of the numbers in an expression.
+    held, held_nbytes : int
+        The most that lived between two turns of what makes them, without what an expression makes
+        on the way to its result; 0 where the site had too few births to tell.
     """
 
     kind: str
@@ -50,6 +53,8 @@ class SiteRow(NamedTuple):
     last_birth_before_death: int
     held_since: int
     made: int
+    held: int
+    held_nbytes: int
 
 @final
 class Row:

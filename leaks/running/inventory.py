@@ -743,7 +743,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     if _were_gathered(number, series, series[-1]):
         return None
     trend = replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
-    number_of_birth, held, held_nbytes = most_held(series, row.births)
+    number_of_birth, held, held_nbytes = most_held(series, row)
     # A scalar on the way to a result may have been there too.
     return trend, (number_of_birth, min(held, made), held_nbytes)
 
@@ -827,20 +827,18 @@ def _undecided_at_the_end(
         The number of the last birth before the phase whose births count; 0 for all.
     """
     births -= phase
-    count = nbytes = made = peak_nbytes = latest = 0
+    count = nbytes = made = latest = 0
     first = births
     stays = is_late = rises_over_passes = False
     for number in _numbers_of(line):
         series = course_over_births(number, phase)
         row = LOG.site(number)
-        # The last of the highest points.
-        highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
-        if not passes and series:
-            highest = most_held(series, row.births)
+        highest = most_held(series, row) if series else (0, 0, 0)
         # A scalar on the way to a result may have been there too.
         count, nbytes = count + min(highest[1], row.made), nbytes + highest[2]
         # The first of the highest points: until then it grew. A full cache stays there.
-        latest = max(latest, min((point[0] for point in series if point[1] >= highest[1]), default=0))
+        most = min(highest[1], max((point[1] for point in series), default=0))
+        latest = max(latest, min((point[0] for point in series if point[1] >= most), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
             if _were_gathered(number, series, highest):
@@ -855,13 +853,8 @@ def _undecided_at_the_end(
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
             rises_over_passes = rises_over_passes or rises(whole)
-        made, peak_nbytes = made + row.made, peak_nbytes + row.peak_nbytes
+        made += row.made
     is_model = not nbytes
-    if not is_model and count and peak_nbytes > nbytes:
-        count_at_peak = min(made, round(peak_nbytes * count / nbytes))
-        if is_late or count_at_peak >= NEVER_RELEASED * made:
-            # The last results were born after the last point.
-            count, nbytes = count_at_peak, peak_nbytes
     stays = stays or (is_late and count * MADE_FOR_ONE >= made)
     enough = leak.count >= MODELS if is_model else count >= EPOCHS
     if passes and not (rises_over_passes or (enough and latest - first >= STOPPED * births)):
@@ -892,8 +885,15 @@ def _held_to_the_end(line: _Line, leak: Leak, end: str, births: int, live: float
         series = _until_freed(LOG.series(number, None), over_births=True)
         # What is there only for a moment, such as the list of a batch, is not there at all points.
         late = [point for point in series if point[0] >= _NEARLY * births]
-        _, least, least_nbytes = min(late, key=lambda point: point[1], default=(0, 0, 0))
-        count, nbytes = count + min(least, LOG.site(number).made), nbytes + least_nbytes
+        if not late:
+            continue
+        row = LOG.site(number)
+        _, held, held_nbytes = min(late, key=lambda point: point[1])
+        highest = max(point[1] for point in series)
+        if 2 * held >= highest == max(point[1] for point in late):
+            # It became more until then.
+            _, held, held_nbytes = most_held(series, row)
+        count, nbytes = count + min(held, row.made), nbytes + held_nbytes
     if count >= EPOCHS and nbytes >= WORTH_NBYTES and 2 * live <= count:
         yield replace(
             _alive(_in_proportion(leak, count, nbytes)),

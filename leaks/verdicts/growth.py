@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, combinations, count, pairwise
-from statistics import median, median_low
+from statistics import median
 from types import CodeType
 from typing import Final, final
 
@@ -140,10 +140,6 @@ _FINE: Final = 1_000_000
 _UNEVEN: Final = 0.3
 """At a quarter of its life a line has a quarter of its last level; this is the tolerance."""
 
-_LEVEL: Final = 4
-"""If a line has as many at so many points before its highest one, it keeps them."""
-_TURNS: Final = 16
-"""So many turns of a loop before the highest point of a line are looked at."""
 EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 MODELS: Final = 4
@@ -457,48 +453,21 @@ def _floors_of(course: Sequence[Point]) -> list[int]:
     return list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
 
 
-def most_held(course: Sequence[Point], births: int) -> Point:
+def most_held(course: Sequence[Point], row: SiteRow) -> Point:
     """Return the highest point of a line, without results that were there only for a moment.
-
-    An expression makes one or two others on the way to its result. How many were gone after each
-    turn is seen before the highest point.
 
     Parameters
     ----------
     course : sequence of (int, int, int)
         The points of the line over the births of the program, in order; not empty.
-    births : int
-        How many births the line had.
+    row : SiteRow
+        The site of the line. It knows what lived between the points.
     """
-    highest = max(course, key=lambda point: (point[1], point[0]))
-    if highest[1] < EPOCHS:
-        return highest
-    before = course[: course.index(highest)]
-    if len(before) >= _LEVEL and all(live == highest[1] for _, live, _ in before[-_LEVEL:]):
-        # Other lines went on meanwhile: these are results, and not on the way to one.
-        return highest
-    # By how much the live count and bytes fell after each turn, before the next one began.
-    falls: list[tuple[int, int]] = []
-    top = lowest = (0, 0)
-    for _, live, nbytes in (*before, highest):
-        if lowest[0] < top[0] and live > lowest[0]:
-            falls.append((top[0] - lowest[0], top[1] - lowest[1]))
-            top = lowest = live, nbytes
-        elif live >= top[0]:
-            top = lowest = live, nbytes
-        else:
-            lowest = live, nbytes
-    if not falls:
-        return highest
-    number, live, nbytes = highest
-    held = live - median_low(fall for fall, _ in falls[-_TURNS:])
-    if births < len(course):
-        held_nbytes = nbytes - median_low(fall for _, fall in falls[-_TURNS:])
-    else:
-        # No other line makes anything in a turn: the next result was there at the lowest point.
-        held -= 1
-        held_nbytes = next((each[2] for each in reversed(before) if each[1] == held), 0)
-    return (number, held, held_nbytes) if 2 * held >= live and held_nbytes > 0 else highest
+    number, live, nbytes = max(course, key=lambda point: (point[1], point[0]))
+    # Where a loop begins its list anew after a few turns, each point may be between two others.
+    if live < EPOCHS or 2 * row.held < live:
+        return number, live, nbytes
+    return number, row.held, row.held_nbytes
 
 
 def began_lately(course: Sequence[Point]) -> bool:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from operator import attrgetter
 from types import FrameType
@@ -546,6 +547,60 @@ def test_scalars_on_the_way_to_larger_results_are_no_results(log: Any) -> None:
     assert numbers_of_births(log, results, [16, 4096, 17]) == (6, 4)
     results.clear()
     assert numbers_of_births(log, results, []) == (6, 3)
+
+
+def made_on_one_line(log: Any, nbytes: list[int]) -> list[Anchor]:
+    anchors = [Anchor() for _ in nbytes]
+    for anchor, size in zip(anchors, nbytes, strict=True):
+        log.record_memory(anchor, None, size, "kind", "cpu:0")
+    return anchors
+
+
+@pytest.mark.parametrize("temporaries", [0, 1, 2, 4])
+@pytest.mark.parametrize("turns", [16, 40, 70, 1000])
+def test_what_is_held_between_turns_is_counted_without_what_was_there_for_a_moment(
+    log: Any, turns: int, temporaries: int
+) -> None:
+    held: list[Anchor] = []
+    for _ in range(turns):
+        *_, result = made_on_one_line(log, [8] * temporaries + [100])
+        held.append(result)
+    row = log.site(log.site_count() - 1)
+    assert (row.held, row.held_nbytes) == (turns, 100 * turns)
+    held.clear()
+    for _ in range(50):
+        made_on_one_line(log, [100] * 3)
+    row = log.site(log.site_count() - 1)
+    assert (row.held, row.held_nbytes) == (turns, 100 * turns), "what it held before it was freed"
+
+
+def test_a_cache_that_is_full_holds_no_more_than_it_has_room_for(log: Any) -> None:
+    cache: deque[Anchor] = deque(maxlen=30)
+    for _ in range(200):
+        cache.extend(made_on_one_line(log, [100]))
+    row = log.site(log.site_count() - 1)
+    assert (row.held, row.held_nbytes) == (30, 3000)
+
+
+def test_a_list_that_is_begun_anew_held_what_it_had_before(log: Any) -> None:
+    for length in (60, 100, 60):
+        held: list[Anchor] = []
+        for _ in range(length):
+            held += made_on_one_line(log, [100])
+    assert log.site(log.site_count() - 1).held == 100
+
+
+def test_what_a_report_holds_is_not_what_a_line_holds(log: Any) -> None:
+    held: list[Anchor] = []
+    found: list[Anchor] = []
+    for turn in range(40):
+        if turn == 20:
+            log.report_begins()
+        held += made_on_one_line(log, [100])
+        found += made_on_one_line(log, [100]) if turn >= 20 else []
+    found.clear()
+    log.report_ends()
+    assert log.site(log.site_count() - 1).held <= 36
 
 
 def test_scalars_are_results_where_nothing_larger_is_made(log: Any) -> None:

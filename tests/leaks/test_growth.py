@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from disposescope.leaks.running.inventory import _until_freed
 from disposescope.leaks.verdicts.growth import (
     doubt_of,
-    most_held,
     rises,
     trend_of,
     trend_of_births,
@@ -56,24 +55,6 @@ def test_what_an_evaluation_keeps_after_each_epoch_of_five_passes_rises(passes: 
         [(number, 4 * (number // 5 - (number % 5 == 0)), 0) for number in range(6, passes + 1)]
         + [(passes + 1, 4 * (passes // 5), 0)]
     )
-
-
-@pytest.mark.parametrize("others", [0, 2])
-def test_what_was_there_for_a_moment_does_not_count_at_the_highest_point(others: int) -> None:
-    # In each turn a result and two small arrays, and then those of other lines.
-    counts, nbytes = [], []
-    for kept in range(20):
-        counts += [kept + 1, kept + 2, kept + 3, *[kept + 1] * others]
-        nbytes += [100 * (kept + 1), 100 * (kept + 1) + 8, 100 * (kept + 1) + 16, *[100 * (kept + 1)] * others]
-    points = [*zip(range(1, 1000), counts, nbytes, strict=False)]
-    assert most_held(points, 60)[1:] == (20, 2000)
-
-
-def test_the_highest_point_of_a_line_without_other_results_is_what_it_held() -> None:
-    points = [(number, number, 8 * number) for number in range(1, 40)]
-    assert most_held(points, 39) == (39, 39, 312)
-    # A list that each epoch begins anew held as many as at its highest point.
-    assert most_held([(number, number % 10, number % 10) for number in range(1, 100)], 99)[1] == 9
 
 
 @pytest.mark.parametrize(("waves", "tasks"), [(4, 50), (10, 20), (3, 50), (10, 5)])

@@ -128,6 +128,13 @@ struct code_facts {
 
 /* What one line, reached through the same callers, made of one kind on one device. It has
  * references to the codes. */
+/* What lived of a site before one of its births. */
+struct level {
+    double live;
+    int64_t nbytes;
+    uint64_t births; /* how many there had been */
+};
+
 struct site {
     const struct place *places; /* innermost first */
     uint32_t places_count;
@@ -140,6 +147,11 @@ struct site {
      * death, was last counted. */
     uint64_t first_birth, latest_birth, latest_death;
     uint64_t held_since; /* the last birth when the report was begun that may have held what died last; or 0 */
+    /* The lowest level in the latest `BIRTHS_OF_A_LOW` births, in as many before them, the highest of
+     * all such lows, and the one before that. */
+    struct level low, low_before, highest, before_highest;
+    bool low_is_unknown;     /* a report holds what it has found */
+    uint64_t births_at_fall; /* how many births there had been when half of the highest was gone; or 0 */
     struct series *series; /* what lived of the site after passes: a list, one for each name of passes */
 };
 

@@ -389,11 +389,59 @@ double birth_weight(const Log *log, const struct birth *birth)
     return kept <= 0 ? 1.0 : 1.0 / kept;
 }
 
+/* ------------------------------------------------------------ what a site holds between two turns of a loop
+ *
+ * An expression makes one or two others on the way to its result, which are gone before the next
+ * turn of a loop. So what the loop holds is the lowest level within a few births. The last turns,
+ * after the highest of these lows, are taken to have added as many as those before it. */
+
+#define BIRTHS_OF_A_LOW 8
+
+/* Take the level before the latest birth of a site. */
+static void take_level(struct site *site, struct level level, bool is_unknown)
+{
+    if (level.births % BIRTHS_OF_A_LOW == 0 || level.live <= site->low.live) {
+        site->low = level;
+    }
+    site->low_is_unknown |= is_unknown;
+    if (site->births % BIRTHS_OF_A_LOW == 0) {
+        if (!site->low_is_unknown) {
+            if (site->low.live >= site->highest.live) {
+                site->before_highest = site->low_before;
+                site->highest = site->low;
+                site->births_at_fall = 0;
+            }
+            site->low_before = site->low;
+        }
+        site->low_is_unknown = false;
+    }
+}
+
+/* The most that a site held. */
+static struct level most_held(const struct site *site)
+{
+    struct level most = site->highest, before = site->before_highest;
+    uint64_t later = (site->births_at_fall != 0 ? site->births_at_fall : site->births) - most.births;
+    if (most.births > before.births && most.live > before.live) {
+        double turns = (double)(later < 2 * BIRTHS_OF_A_LOW ? later : 2 * BIRTHS_OF_A_LOW) /
+                       (double)(most.births - before.births);
+        most.live += turns * (most.live - before.live);
+        most.nbytes += (int64_t)(turns * (double)(most.nbytes - before.nbytes));
+    }
+    most.nbytes = most.nbytes < site->peak_nbytes ? most.nbytes : site->peak_nbytes;
+    return most;
+}
+
 void site_count_birth(Log *log, const struct birth *birth)
 {
     if (!(birth->flags & BIRTH_UNCOUNTED)) {
-        log->sites.all[birth->site].births++;
-        log->sites.all[birth->site].births_of_scalars += (birth->flags & BIRTH_SCALAR) != 0;
+        struct site *site = &log->sites.all[birth->site];
+        double weight = birth_weight(log, birth);
+        struct level before = {site->live - weight,
+                               site->live_nbytes - (int64_t)((double)birth->nbytes * weight), site->births};
+        site->births++;
+        site->births_of_scalars += (birth->flags & BIRTH_SCALAR) != 0;
+        take_level(site, before, log->sites.reports > 0);
     }
 }
 
@@ -422,6 +470,9 @@ void site_count(Log *log, const struct birth *birth, int sign)
     else {
         site->latest_death = log->last_birth;
         site->held_since = log->sites.reports > 0 ? log->sites.reports_since : 0;
+        if (site->births_at_fall == 0 && 2 * site->live < site->highest.live) {
+            site->births_at_fall = site->births;
+        }
     }
     if (site->live_nbytes > site->peak_nbytes) {
         site->peak_nbytes = site->live_nbytes;
@@ -485,7 +536,8 @@ int sites_add_type(PyObject *module)
     static PyStructSequence_Field fields[] = {
         {"kind", NULL}, {"device", NULL}, {"op", NULL}, {"places", NULL}, {"births", NULL}, {"live", NULL},
         {"nbytes", NULL}, {"peak_nbytes", NULL}, {"first_birth", NULL}, {"last_birth", NULL},
-        {"last_birth_before_death", NULL}, {"held_since", NULL}, {"made", NULL}, {NULL, NULL},
+        {"last_birth_before_death", NULL}, {"held_since", NULL}, {"made", NULL}, {"held", NULL},
+        {"held_nbytes", NULL}, {NULL, NULL},
     };
     PyStructSequence_Desc description = {
         .name = "disposescope.leaks.births.compiled.SiteRow",
@@ -524,12 +576,14 @@ PyObject *sites_site(Log *log, PyObject *number)
         return NULL;
     }
     struct site site = log->sites.all[wanted];
+    struct level most = most_held(&site);
     PyObject *fields = Py_BuildValue(
-        "OOONKdLLKKKKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+        "OOONKdLLKKKKKLL", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
         (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.first_birth,
         (unsigned long long)site.latest_birth, (unsigned long long)site.latest_death,
-        (unsigned long long)site.held_since, (unsigned long long)made_at(&site));
+        (unsigned long long)site.held_since, (unsigned long long)made_at(&site),
+        llround(most.live), (long long)most.nbytes);
     PyObject *row = fields == NULL ? NULL : PyObject_CallOneArg((PyObject *)site_row_type, fields);
     Py_XDECREF(fields);
     return row;
