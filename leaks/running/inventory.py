@@ -827,7 +827,7 @@ def _undecided_at_the_end(
         The number of the last birth before the phase whose births count; 0 for all.
     """
     births -= phase
-    count = nbytes = made = latest = 0
+    count = seen = nbytes = made = latest = 0
     first = births
     stays = is_late = rises_over_passes = False
     for number in _numbers_of(line):
@@ -836,9 +836,12 @@ def _undecided_at_the_end(
         highest = most_held(series, row) if series else (0, 0, 0)
         # A scalar on the way to a result may have been there too.
         count, nbytes = count + min(highest[1], row.made), nbytes + highest[2]
+        # With what was on its way to be held.
+        most = max((point[1] for point in series), default=0)
+        at_peak = min(row.made, round(highest[1] * row.peak_nbytes / highest[2])) if highest[2] else most
+        seen += at_peak
         # The first of the highest points: until then it grew. A full cache stays there.
-        most = min(highest[1], max((point[1] for point in series), default=0))
-        latest = max(latest, min((point[0] for point in series if point[1] >= most), default=0))
+        latest = max(latest, min((point[0] for point in series if point[1] >= min(most, highest[1])), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
             if _were_gathered(number, series, highest):
@@ -850,13 +853,13 @@ def _undecided_at_the_end(
             is_late = is_late or began_lately(to_highest)
         for course in (LOG.series(number, name) for name in passes):
             # Add the highest point: it may be later than the last pass.
-            whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
+            whole = [*course, (course[-1][0] + 1, at_peak, row.peak_nbytes)] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
             rises_over_passes = rises_over_passes or rises(whole)
         made += row.made
     is_model = not nbytes
     stays = stays or (is_late and count * MADE_FOR_ONE >= made)
-    enough = leak.count >= MODELS if is_model else count >= EPOCHS
+    enough = leak.count >= MODELS if is_model else seen >= EPOCHS
     if passes and not (rises_over_passes or (enough and latest - first >= STOPPED * births)):
         # The same rule as for results that are not freed: `_Group._unjudged` in `classify`.
         return

@@ -464,6 +464,10 @@ def most_held(course: Sequence[Point], row: SiteRow) -> Point:
         The site of the line. It knows what lived between the points.
     """
     number, live, nbytes = max(course, key=lambda point: (point[1], point[0]))
+    if not row.held and nbytes:
+        # The site had few births: the last of them may be after the last point.
+        at_peak = min(row.made, round(live * row.peak_nbytes / nbytes))
+        return (number, at_peak, row.peak_nbytes) if at_peak >= NEVER_RELEASED * row.made else (number, live, nbytes)
     # Where a loop begins its list anew after a few turns, each point may be between two others.
     if live < EPOCHS or 2 * row.held < live:
         return number, live, nbytes
