@@ -38,6 +38,8 @@ class SiteRow(NamedTuple):
     held, held_nbytes : int
         The most that lived between two turns of what makes them, without what an expression makes
         on the way to its result; 0 where the site had too few births to tell.
+    last_birth_before_fall : int
+        The number of the last birth anywhere when half of that was gone; 0 as long as it is not.
     """
 
     kind: str
@@ -55,6 +57,7 @@ class SiteRow(NamedTuple):
     made: int
     held: int
     held_nbytes: int
+    last_birth_before_fall: int
 
 @final
 class Row:

@@ -489,7 +489,7 @@ class Growing:
                 trends = [each for each in of_sites if each is not None]
                 if not trends:
                     continue
-                said = end
+                said = _said_of(line, chain, end)
                 if name in earlier and chain is not None and chain.origin.owner != self._outermost:
                     # The function had returned, and left it to another one.
                     said = _UNKNOWN_END
@@ -503,7 +503,7 @@ class Growing:
         for line, leak in self._graphs.copy().items():
             end = _end_of(chain_of(leak.holder))
             if line not in known and end is not None:
-                found.append(_freed_graph_leak(leak, end))
+                found.append(_freed_graph_leak(leak, end, _said_of(line, chain_of(leak.holder), end)))
         grown = [*self._grown_models(kept, births)]
         joined = {line for leak in grown for line in _joined_at(leak.nbytes)}
         # Between the call that joins and the assignment nobody holds what a model has next.
@@ -526,7 +526,13 @@ class Growing:
             for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
             if names_are_no_loops or of_phase
             for leak in _undecided_at_the_end(
-                line, leak, end, births, live.get(line, 0.0), () if of_phase else with_enough_passes, phase * of_phase
+                line,
+                leak,
+                _said_of(line, chain_of(leak.holder), end),
+                births,
+                live.get(line, 0.0),
+                () if of_phase else with_enough_passes,
+                phase * of_phase,
             )
         ]
         known |= {_line_of(leak) for leak in (*kept, *undecided)}
@@ -535,8 +541,9 @@ class Growing:
         held = [
             leak
             for line, seen in (not_to_the_end | self._held.copy()).items()
-            if line not in known and (end := _end_of(chain_of(seen.holder))) not in (None, _UNKNOWN_END)
-            for leak in _held_to_the_end(line, seen, end, births, live.get(line, 0.0))
+            for chain in (chain_of(seen.holder),)
+            if line not in known and (end := _end_of(chain)) not in (None, _UNKNOWN_END)
+            for leak in _held_to_the_end(line, seen, _said_of(line, chain, end), births, live.get(line, 0.0))
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], [*undecided, *held]
 
@@ -967,6 +974,21 @@ def _end_of(chain: Chain | None) -> str | None:
     return _UNKNOWN_END if is_handed_on else f"when {origin.owner}() returned"
 
 
+def _said_of(line: _Line, chain: Chain | None, end: str) -> str:
+    """Return what a report says of when a line was freed, given when its holder goes by itself.
+
+    If the function that held it went on to make others, the program has cleared it before.
+    """
+    if chain is None or chain.origin.kind != "frame":
+        return end
+    fall = max((LOG.site(number).last_birth_before_fall for number in _numbers_of(line)), default=0)
+    rows = map(LOG.site, range(LOG.site_count()))
+    went_on = fall and any(
+        row.last_birth > fall and row.places and row.places[0][0].co_qualname == chain.origin.owner for row in rows
+    )
+    return _UNKNOWN_END if went_on else end
+
+
 def _those_that_go(holders: Iterable[str], end: str) -> tuple[str, ...]:
     """Return those of some holders that go by themselves at an end, in the words of `_end_of`."""
     return tuple(holder for holder in holders if _end_of(chain_of(holder)) == end)
@@ -1075,15 +1097,15 @@ def _has_long_graph(leak: Leak) -> bool:
     return leak.kind == "graph" and leak.sure == "certain" and leak.trend is None
 
 
-def _freed_graph_leak(leak: Leak, end: str) -> Leak:
+def _freed_graph_leak(leak: Leak, end: str, said: str) -> Leak:
     """Return the leak of a line that graphs held until they were freed."""
     return replace(
         leak,
         sure="possible" if leak.sure == "possible" else "likely",
-        freed=end,
+        freed=said,
         holders=_those_that_go(leak.holders, end),
         carriers=_those_that_go(leak.carriers, end),
-        explanation=f"{leak.explanation} (It was freed {end}: more steps need more.)",
+        explanation=f"{leak.explanation} (It was freed {said}: more steps need more.)",
     )
 
 

@@ -535,6 +535,33 @@ def test_outputs_that_an_evaluation_puts_together_in_the_end_were_meant_to_stay(
     assert {(leak.kind, leak.count) for leak in report.leaks} >= {("growth", 100)}
 
 
+CLEARED = """
+import numpy as np
+
+def main():
+    kept = []
+    for number in range(70):
+        block = np.ones(20_000) * 2 + 1
+        size = np.abs(block).sum()
+        kept.append(np.tanh(block * 0.5) + size)
+    {end}
+
+main()
+"""
+GOES_ON = """kept.clear()
+    for number in range(10):
+        np.ones(20_000) * 2"""
+
+
+@pytest.mark.parametrize(("end", "freed"), [("return", "when main() returned"), (GOES_ON, "before the program ended")])
+def test_what_a_function_clears_itself_is_not_said_to_be_freed_by_its_return(
+    tmp_path: Path, end: str, freed: str
+) -> None:
+    report = report_on(tmp_path, CLEARED.format(end=end))
+    [row] = [row for row in (*report.leaks, *report.kept) if row.site is not None and row.site.line == 9]
+    assert (row.count, row.nbytes, row.freed) == (70, 70 * 160_000, freed)
+
+
 PREDICTIONS = """
 import torch
 

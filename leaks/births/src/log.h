@@ -151,7 +151,8 @@ struct site {
      * all such lows, and the one before that. */
     struct level low, low_before, highest, before_highest;
     bool low_is_unknown;     /* a report holds what it has found */
-    uint64_t births_at_fall; /* how many births there had been when half of the highest was gone; or 0 */
+    /* How many births there had been here, and in all, when half of the highest was gone; or 0. */
+    uint64_t births_at_fall, last_birth_before_fall;
     struct series *series; /* what lived of the site after passes: a list, one for each name of passes */
 };
 

@@ -409,7 +409,7 @@ static void take_level(struct site *site, struct level level, bool is_unknown)
             if (site->low.live >= site->highest.live) {
                 site->before_highest = site->low_before;
                 site->highest = site->low;
-                site->births_at_fall = 0;
+                site->births_at_fall = site->last_birth_before_fall = 0;
             }
             site->low_before = site->low;
         }
@@ -472,6 +472,7 @@ void site_count(Log *log, const struct birth *birth, int sign)
         site->held_since = log->sites.reports > 0 ? log->sites.reports_since : 0;
         if (site->births_at_fall == 0 && 2 * site->live < site->highest.live) {
             site->births_at_fall = site->births;
+            site->last_birth_before_fall = log->last_birth;
         }
     }
     if (site->live_nbytes > site->peak_nbytes) {
@@ -537,7 +538,7 @@ int sites_add_type(PyObject *module)
         {"kind", NULL}, {"device", NULL}, {"op", NULL}, {"places", NULL}, {"births", NULL}, {"live", NULL},
         {"nbytes", NULL}, {"peak_nbytes", NULL}, {"first_birth", NULL}, {"last_birth", NULL},
         {"last_birth_before_death", NULL}, {"held_since", NULL}, {"made", NULL}, {"held", NULL},
-        {"held_nbytes", NULL}, {NULL, NULL},
+        {"held_nbytes", NULL}, {"last_birth_before_fall", NULL}, {NULL, NULL},
     };
     PyStructSequence_Desc description = {
         .name = "disposescope.leaks.births.compiled.SiteRow",
@@ -578,12 +579,12 @@ PyObject *sites_site(Log *log, PyObject *number)
     struct site site = log->sites.all[wanted];
     struct level most = most_held(&site);
     PyObject *fields = Py_BuildValue(
-        "OOONKdLLKKKKKLL", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+        "OOONKdLLKKKKKLLK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
         (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.first_birth,
         (unsigned long long)site.latest_birth, (unsigned long long)site.latest_death,
         (unsigned long long)site.held_since, (unsigned long long)made_at(&site),
-        llround(most.live), (long long)most.nbytes);
+        llround(most.live), (long long)most.nbytes, (unsigned long long)site.last_birth_before_fall);
     PyObject *row = fields == NULL ? NULL : PyObject_CallOneArg((PyObject *)site_row_type, fields);
     Py_XDECREF(fields);
     return row;
