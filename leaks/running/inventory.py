@@ -23,7 +23,6 @@ from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Role, Site, is_in_comprehension, is_inside, is_of_the_program, role_of
 from ...scopes.framework import only_records
 from ..births.log import LOG, SiteRow, complete_log, innermost_line
-from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.origins import Chain, Holder, chain_of
 from ..report.leaks import Leak, Sureness, Trend, bare_leak, fingerprint_of
@@ -83,6 +82,8 @@ _LAST_PASS_AFTER: Final = 0.5
 """The passes of a name count if the last one ended after this share of the births of the run."""
 _NEARLY: Final = 0.9
 """What a phase made stayed if so much of it did, for so much of the run."""
+_AFTER_THE_LAST_PASS: Final = 1.5
+"""A line may have so many times as many as at the end of a pass: a program makes some after it."""
 _UNTIL_LATE: Final = 0.6
 """The last look at a program with passes lies behind two thirds of them."""
 _BETWEEN_LOOKS: Final = 0.04
@@ -319,19 +320,15 @@ class Growing:
         live : mapping
             How many of each line lived then: threads of the program may go on meanwhile.
         """
-        in_scope = bool(OPENINGS.open_scopes())
         self._seen.update(line for line, count in live.items() if count >= EPOCHS)
         self._seen.update(
             _line_of(leak) for leak in (*report.leaks, *report.kept) if are_few_and_large(leak.count, leak.nbytes)
         )
 
-        def is_given_back(leak: Leak) -> bool:
-            return in_scope and leak.scopes != (None,)
-
         # When a look happens depends on the machine. So lines that it does not find any more are
         # kept, and are judged at the end. The holders of a few results say nothing of the others,
         # such as of those in cycles.
-        rows = [leak for leak in report.kept if chain_of(leak.holder) is not None and not is_given_back(leak)]
+        rows = [leak for leak in report.kept if chain_of(leak.holder) is not None]
         held: Counter[_Line] = Counter()
         for leak in rows:
             held[_line_of(leak)] += leak.count
@@ -344,13 +341,13 @@ class Growing:
             if leak.unjudged == "growth":
                 self._undecided[line] = leak
         for leak in (*report.leaks, *report.kept):
-            if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):
+            if leak.count == 1 and noun_of(leak.tensor_kind) == "model":
                 self._take_size(leak, births)
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         # The largest leak of each line: a graph may have saved more than the results that are kept.
         largest: dict[_Line, Leak] = {}
         for leak in report.leaks:
-            if leak.kind not in _KINDS_THAT_GROW or is_given_back(leak):
+            if leak.kind not in _KINDS_THAT_GROW:
                 continue
             chain = chain_of(leak.holder)
             if chain is None:
@@ -370,10 +367,12 @@ class Growing:
                 if line not in largest or leak.nbytes > largest[line].nbytes:
                     largest[line] = leak
                     self._grown[line] = leak, _retainers_of(leak, report.retainers), live.get(line, 0.0)
-            elif leak.kind in ("model", "view", "exception"):
+            elif leak.kind in ("model", "view", "exception", "growth"):
                 # They may be kept on purpose, such as models that main() averages in the end.
-                # Exceptions come at random, which shows no trend.
-                self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
+                # Exceptions come at random, which shows no trend; of growth there were few passes.
+                self._undecided[_line_of(leak)] = replace(
+                    _alive(leak) if leak.kind == "growth" else leak, unjudged="growth"
+                )
             if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
@@ -471,6 +470,8 @@ class Growing:
         for line, (leak, retainers, then) in self._grown.copy().items():
             chain, kinds = chain_of(leak.holder), reported.get(line, set())
             end = _end_of(chain)
+            if _was_given_back(line, leak.scopes):
+                continue
             if end is None or not kinds <= (set[str]() if chain is None else {"cycle"}):
                 continue
             if chain is None and line in in_cycles:
@@ -502,7 +503,7 @@ class Growing:
         known = reported.keys() | {_line_of(leak) for leak in found}
         for line, leak in self._graphs.copy().items():
             end = _end_of(chain_of(leak.holder))
-            if line not in known and end is not None:
+            if line not in known and end is not None and not _was_given_back(line, leak.scopes):
                 found.append(_freed_graph_leak(leak, end, _said_of(line, chain_of(leak.holder), end)))
         grown = [*self._grown_models(kept, births)]
         joined = {line for leak in grown for line in _joined_at(leak.nbytes)}
@@ -523,6 +524,7 @@ class Growing:
             leak
             for line, leak in (not_to_the_end | self._undecided.copy()).items()
             if line not in known and (end := _end_of(chain_of(leak.holder))) is not None
+            if not _was_given_back(line, leak.scopes)
             for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
             if names_are_no_loops or of_phase
             for leak in _undecided_at_the_end(
@@ -543,6 +545,7 @@ class Growing:
             for line, seen in (not_to_the_end | self._held.copy()).items()
             for chain in (chain_of(seen.holder),)
             if line not in known and (end := _end_of(chain)) not in (None, _UNKNOWN_END)
+            if not _was_given_back(line, seen.scopes)
             for leak in _held_to_the_end(line, seen, _said_of(line, chain, end), births, live.get(line, 0.0))
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], [*undecided, *held]
@@ -553,12 +556,11 @@ class Growing:
         Such as those of a `main()` that makes little else: no look was due until it returned. What
         a scope or a comprehension had is by design. Parameters and gradients belong to models.
         """
-        if any(name not in UNASKED for name in LOG.passes()):
-            return
+        scopes = [name for name in LOG.passes() if name not in UNASKED]
         rows_of = _rows_by_line()
         of_models = {site for site, kind, _ in rows_of if noun_of(kind) == "model"}
         for line, rows in rows_of.items():
-            if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS:
+            if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS or _was_given_back(line, scopes):
                 continue
             first, last = min(row.first_birth for row in rows), max(row.last_birth for row in rows)
             # Few programs have a line of which this is true.
@@ -742,10 +744,12 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     trend = trend_over_births(series) if name is None else trend_of(series)
     if trend is None or 2 * live > series[-1][1]:
         return None
-    if name is not None:
-        highest = max(trend.series, key=lambda point: point[1:])
-        return None if becomes_larger_alone(trend, LOG.site(number)) else (trend, highest)
     row = LOG.site(number)
+    if name is not None:
+        at, count, nbytes = max(trend.series, key=lambda point: point[1:])
+        if count < row.held <= _AFTER_THE_LAST_PASS * count:
+            count, nbytes = row.held, row.held_nbytes
+        return None if becomes_larger_alone(trend, row) else (trend, (at, count, nbytes))
     made, (_, count, nbytes) = row.made, series[-1]
     if _were_gathered(number, series, series[-1]):
         return None
@@ -972,6 +976,20 @@ def _end_of(chain: Chain | None) -> str | None:
     # that is being made.
     is_handed_on = origin.is_of_coroutine or (origin.variable == "self" and origin.owner.endswith(".__init__"))
     return _UNKNOWN_END if is_handed_on else f"when {origin.owner}() returned"
+
+
+def _was_given_back(line: _Line, scopes: Iterable[str | None]) -> bool:
+    """Return whether most of a line was gone whenever one of some scopes had ended.
+
+    A scope releases what it owns, and a function that it runs what it holds: that is by design.
+    """
+    names = [name for name in scopes if name is not None]
+    points = [(site, point) for site in _numbers_of(line) for name in names for point in LOG.series(site, name)]
+    return bool(points) and all(2 * point[2] < _most_nbytes(LOG.site(site)) for site, point in points)
+
+
+def _most_nbytes(row: SiteRow) -> int:
+    return row.held_nbytes or row.peak_nbytes
 
 
 def _said_of(line: _Line, chain: Chain | None, end: str) -> str:

@@ -562,6 +562,62 @@ def test_what_a_function_clears_itself_is_not_said_to_be_freed_by_its_return(
     assert (row.count, row.nbytes, row.freed) == (70, 70 * 160_000, freed)
 
 
+IN_SCOPES = """
+import numpy as np
+import disposescope as ds
+
+def main():
+    kept = []
+    {loop}
+    print(len(kept))
+
+main()
+"""
+EPOCHS_IN_SCOPES = """for epoch in range({epochs}):
+        with ds.dispose_scope("epoch", escapes="keep"):
+            for step in range(30):
+                with ds.dispose_scope("step", escapes="keep"):
+                    kept.append(np.ones(10_000))"""
+FEW_PASSES = """for step in range(15):
+        with ds.dispose_scope("step", escapes="keep"):
+            kept.append(np.ones(100_000))"""
+MOVED_OUT = """for step in range(12):
+        with ds.dispose_scope("step"):
+            kept.append(ds.move_to_outer(ds.ones(100_000)))"""
+NAMED_APART = """for step in range(40):
+        with ds.dispose_scope(f"step {step}", escapes="keep"):
+            kept.append(np.ones(100_000))"""
+ONE_LIST_AN_EPOCH = """for epoch in range(6):
+        with ds.dispose_scope("epoch", escapes="keep"):
+            outputs = [np.ones(10_000) * step for step in range(40)]
+            kept = kept[:1] + [float(np.mean(outputs))]"""
+DISPOSED = """for epoch in range(6):
+        with ds.dispose_scope("epoch"):
+            outputs = []
+            for step in range(40):
+                outputs.append(ds.ones(10_000))"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "verdict"),
+    [
+        (EPOCHS_IN_SCOPES.format(epochs=4), "leaks"),
+        (EPOCHS_IN_SCOPES.format(epochs=1), "leaks"),
+        (FEW_PASSES, "undecided"),
+        (MOVED_OUT, "undecided"),
+        (NAMED_APART, "suspects"),
+        (ONE_LIST_AN_EPOCH, "clean"),
+        (DISPOSED, "clean"),
+    ],
+    ids=["nested", "one epoch", "few passes", "moved out", "names", "lists", "disposed"],
+)
+def test_what_main_keeps_out_of_scopes_is_seen_and_what_scopes_give_back_is_not(
+    tmp_path: Path, loop: str, verdict: str
+) -> None:
+    report = report_on(tmp_path, IN_SCOPES.format(loop=loop), is_measured=False)
+    assert report.verdict == verdict, str(report)
+
+
 PREDICTIONS = """
 import torch
 
