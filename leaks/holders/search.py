@@ -749,8 +749,8 @@ def _collector_sees(thing: object, following: object) -> bool:
 
 
 def _is_root(thing: object) -> bool:
-    """Return whether an object is a module, the globals of some code, or a class of a library."""
-    return is_module(thing) or is_namespace(thing) or is_library_class(thing)
+    """Return whether an object is a module, or the globals of some code."""
+    return is_module(thing) or is_namespace(thing)
 
 
 def _path(

@@ -604,6 +604,29 @@ def test_a_class_that_was_dropped_is_in_a_cycle_with_itself() -> None:
     assert values() is None
 
 
+@pytest.mark.long
+def test_an_object_with_a_class_of_its_own_that_a_library_made_is_in_a_cycle() -> None:
+    # As in `torch.nn.utils.parametrize`: the property of the class has the object in a closure.
+    def parametrized() -> Subject | None:
+        box = Box()
+        box.tensor = ds.ones(3)
+        names = {"__module__": "logging", "weight": property(lambda _: box.tensor)}
+        box.__class__ = type("ParametrizedBox", (Box,), names)
+        return entry_of(box.tensor)
+
+    gc.disable()
+    try:
+        subject = parametrized()
+        assert subject is not None
+        reason, [chain] = asked(subject)
+    finally:
+        gc.enable()
+    assert reason == "cycle"
+    assert chain.endswith("until the next gc.collect()")
+    gc.collect()
+    assert subject() is None
+
+
 def test_a_search_goes_through_a_class_whose_statement_still_runs() -> None:
     # Such a class has None for its ``__mro__``, as has a type of compiled code that is not ready.
     chains: list[str] = []
