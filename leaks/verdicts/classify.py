@@ -27,7 +27,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import BIRTHS_AT_LEAST, EPOCHS, FEW_RESULTS, MADE_FOR_ONE, MODELS, STOPPED, Evidence, are_few_and_large
+from .growth import BIRTHS_AT_LEAST, EPOCHS, FEW_RESULTS, MODELS, STOPPED, Evidence, are_few_and_large
 from .verdicts import EVALUATIONS, WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
@@ -599,7 +599,7 @@ class _Group:
                 is_model=is_model,
                 is_added=is_added,
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
-                is_collected=gc.isenabled() and births.live * MADE_FOR_ONE < births.made,
+                is_collected=gc.isenabled() and 2 * births.live < births.made,
                 remedy=holders.remedy_of(subjects),
             )
         )

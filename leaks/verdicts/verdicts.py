@@ -331,10 +331,9 @@ def _in_a_cycle(facts: Facts) -> Judgement:
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect()",
         facts.remedy or "break the cycle, for example with weakref.ref",
-        # One small cycle is no leak: most programs have garbage that was not collected yet, such as
-        # a trainer in a cycle with its model when main() returns.
-        is_leak=not (of_library or facts.is_collected)
-        and (times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES)),
+        # One cycle is no leak, nor are small ones: most programs have garbage that was not
+        # collected yet, such as a trainer in a cycle with its model when main() returns.
+        is_leak=not (of_library or facts.is_collected) and is_left and facts.nbytes >= WORTH_NBYTES,
     )
 
 

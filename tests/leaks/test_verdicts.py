@@ -411,6 +411,36 @@ def test_a_little_in_a_cycle_is_no_leak_of_a_program() -> None:
     assert [leak.kind for leak in report.kept] == ["cycle"]
 
 
+@pytest.mark.unmeasured
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("size", "freed", "is_leak"), [(10, 0, False), (BIG, 11, False), (BIG, 9, True)], ids=["small", "most freed", "few"]
+)
+def test_cycles_are_a_leak_of_a_program_if_they_are_large_and_most_have_not_been_freed(
+    size: int, freed: int, is_leak: bool
+) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.batch = ds.zeros(size)
+            self.myself = self
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(0)
+    try:
+        with LeakDetector() as detector:
+            for number in range(20):
+                if number == freed:
+                    gc.collect()
+                Trainer()
+            report = detector.report(of_program=True, object_limit=10**8)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+    rows = [(row.kind, row.count) for row in (report.leaks if is_leak else report.kept)]
+    assert (rows, bool(report.leaks)) == ([("cycle", 20 - freed)], is_leak)
+
+
 def test_a_bounded_cache_is_no_leak_where_there_were_passes_enough_to_tell() -> None:
     with LeakDetector() as detector:
         for step in range(30):
