@@ -135,20 +135,21 @@ def remedy_on(chain: Sequence[object], text: str) -> str:
     return next((remedy for pattern, remedy in _remedies() if pattern.matches(found)), "")
 
 
-def is_cycle_of_library(text: str) -> bool:
+def is_cycle_of_library(loop: Sequence[object], text: str) -> bool:
     """Return whether a library makes such a cycle in each call, for the garbage collector to free.
 
     Parameters
     ----------
-    text : str
-        The cycle as a report shows it.
+    loop, text : sequence of object, str
+        As `known_on` takes them.
     """
-    return any(pattern.search(text) is not None for pattern in _cycles())
+    found = _Chain(loop, text)
+    return any(pattern.matches(found) for pattern in _cycles())
 
 
 @cache
-def _cycles() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(fields["chain"]) for fields in _file()["cycle"])
+def _cycles() -> tuple[_Pattern, ...]:
+    return tuple(_pattern(fields) for fields in _file()["cycle"])
 
 
 def _steps_of_classes(chain: list[object]) -> Iterator[str]:

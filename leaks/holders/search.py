@@ -653,7 +653,7 @@ class Garbage:
                 del member
                 # Every class is in a cycle with itself.
                 is_class = issubclass(type(loop[0]), type) and len(loop) == 2
-                by_design = is_class or is_cycle_of_library(text)
+                by_design = is_class or is_cycle_of_library(loop, text)
                 return Cycle(text, hold, self._is_collectable(loop), known, is_of_library=by_design)
         # The collector sees no references from C++. So a gradient whose graph leads back to its
         # parameter is not among the ancestors: look along the graph.

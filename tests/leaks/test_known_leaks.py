@@ -310,9 +310,36 @@ def test_the_registry_of_pytrees_is_no_cache_of_jax_that_a_call_empties(jax: Any
     assert "register a class as a pytree once" in leak.remedy, leak.holders
 
 
+def test_a_metric_that_is_in_a_cycle_with_itself_is_no_leak(
+    detector: ds.LeakDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchmetrics makes them: each has its own methods, wrapped, as attributes."""
+
+    def update(metric: Any) -> None:
+        metric.state = ds.zeros(20_000)
+
+    def made(metric: Any) -> None:
+        metric.update = functools.wraps(metric.update)(lambda: None)
+        update(metric)
+
+    base = type("Metric", (), {"__module__": "torchmetrics.metric", "update": update})
+    accuracy: Any = type("Accuracy", (base,), {"__module__": "torchmetrics.classification.accuracy"})
+    monkeypatch.setitem(sys.modules, "torchmetrics", type(sys)("torchmetrics"))
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        for _ in range(3):
+            made(accuracy())
+        report, of_block = detector.report(of_program=True), detector.report()
+    finally:
+        gc.set_threshold(*thresholds)
+    assert (report.leaks, [(row.kind, row.count) for row in report.kept]) == ((), [("cycle", 3)])
+    assert [(leak.kind, leak.known) for leak in of_block.leaks] == [("cycle", None)]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("is_off", [False, True], ids=["the collector is on", "off"])
-def test_cycles_that_tracing_leaves_are_a_leak_where_nobody_collects_them(
+def test_cycles_that_pytorch_leaves_are_a_leak_where_nobody_collects_them(
     torch: Any, detector: ds.LeakDetector, is_off: bool
 ) -> None:
     def traced(make: Any) -> None:
@@ -328,6 +355,7 @@ def test_cycles_that_tracing_leaves_are_a_leak_where_nobody_collects_them(
             warnings.simplefilter("ignore")
             for _ in range(3):
                 traced(torch.fx.symbolic_trace)
+                traced(torch.nn.utils.parametrizations.spectral_norm)
                 traced(functools.partial(torch.jit.trace, example_inputs=rows))
         report = detector.report(of_program=True)
     finally:
