@@ -495,7 +495,7 @@ def with_freed(
     retainers : sequence of Retainer
         The objects that retained their memory.
     held : sequence of Leak
-        Resources that were held to the end, and then freed.
+        Resources that were held until they were freed.
     """
     lines = {(leak.site, leak.tensor_kind, leak.op) for leak in freed}
     left_out = [
@@ -627,8 +627,8 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
     for title, by, rows in (
-        (f"undecided, {'held to' if _are_freed(undecided) else 'alive in'} the end:", "held by", undecided),
-        ("no leak, held to the end:", "held by", [leak for leak in kept if leak.freed is not None]),
+        (f"undecided, {'held until freed' if _are_freed(undecided) else 'alive in the end'}:", "held by", undecided),
+        ("no leak, held until freed:", "held by", [leak for leak in kept if leak.freed is not None]),
         ("no leak, alive and held by the program:", "kept by", [leak for leak in kept if leak.freed is None]),
         ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
@@ -705,7 +705,7 @@ def headline_of(report: Report) -> str:
     freed_nbytes = sum(leak.nbytes for leak in freed)
     parts: list[str] = []
     for state, rows, nbytes in (
-        ("held to the end", freed, freed_nbytes),
+        ("held until freed", freed, freed_nbytes),
         ("alive in the end", alive, report.kept_nbytes - freed_nbytes),
     ):
         if rows and nbytes >= _WORTH_SHOWING_NBYTES:

@@ -930,7 +930,7 @@ def _in_proportion(leak: Leak, count: int, nbytes: int) -> Leak:
 
 
 def _held_until(end: str) -> str:
-    return f"It was held to the end, and freed {end}."
+    return f"It was held until it was freed {end}."
 
 
 def _alive(leak: Leak) -> Leak:

@@ -115,8 +115,8 @@ def test_what_main_filled_to_the_end_after_a_setup_is_undecided_and_said_to_be_f
     assert "local 'cache'" in row.holder
     assert row.count >= 80
     text = str(report)
-    assert "held to the end: " in text.split("\n")[0]
-    assert "\nundecided, held to the end:\n" in text
+    assert "held until freed: " in text.split("\n")[0]
+    assert "\nundecided, held until freed:\n" in text
 
 
 def test_what_main_let_go_before_its_end_is_not_undecided(tmp_path: Path) -> None:
@@ -150,11 +150,11 @@ def test_what_main_held_is_told_although_much_was_made_after_it(tmp_path: Path) 
     assert (report.verdict, report.leaks) == ("clean", ())
     [row] = [row for row in report.kept if row.freed is not None]
     assert (row.count, row.nbytes, row.freed, row.unjudged) == (50, 4_000_000, "when main() returned", None)
-    assert row.explanation == "It was held to the end, and freed when main() returned."
+    assert row.explanation == "It was held until it was freed when main() returned."
     first, _, rest = str(report).partition("\n")
-    assert first.startswith("no leaks; 4.0 MB held to the end: 50 × ")
+    assert first.startswith("no leaks; 4.0 MB held until freed: 50 × ")
     assert first.endswith("main(): local 'history', freed when main() returned")
-    assert "\nno leak, held to the end:\n" in rest
+    assert "\nno leak, held until freed:\n" in rest
     assert report.kept_nbytes == sum(row.nbytes for row in report.kept)
 
 
@@ -2076,7 +2076,7 @@ def test_what_main_keeps_is_undecided_although_it_makes_too_little_for_a_look(tm
     report = report_on(tmp_path, LITTLE_IN_MAIN.format(body=body), has_timer=False)
     [kept] = report.kept
     assert (report.verdict, kept.unjudged) == ("undecided", "growth")
-    assert "held to the end: " in headline_of(report)
+    assert "held until freed: " in headline_of(report)
     # The last one may have been made after the last point of the line's course.
     turns = int(re.findall(r"range\((\d+)", body)[0])
     assert turns - 1 <= kept.count <= turns

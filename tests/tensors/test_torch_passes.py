@@ -30,18 +30,24 @@ def add_up(loss: Any) -> None:
     KEPT["total"] = KEPT.get("total", 0.0) + loss
 
 
-def leaks_of(after_step: Any) -> list[tuple[str, tuple[str, ...]]]:
+def report_after(after_step: Any) -> Any:
     with LeakDetector() as detector:
         try:
             train(20, after_step)
-            report = detector.report(of_program=True)
+            return detector.report(of_program=True)
         finally:
             KEPT.clear()
-    return [(leak.kind, leak.holders) for leak in report.leaks]
+
+
+def leaks_of(after_step: Any) -> list[tuple[str, tuple[str, ...]]]:
+    return [(leak.kind, leak.holders) for leak in report_after(after_step).leaks]
 
 
 def test_a_sum_of_losses_carries_the_graphs_of_all_steps() -> None:
-    assert leaks_of(add_up) == [("graph", (f"module {__name__}.KEPT['total']",))]
+    [leak] = report_after(add_up).leaks
+    assert (leak.kind, leak.holders) == ("graph", (f"module {__name__}.KEPT['total']",))
+    # The last sum was made behind the last step.
+    assert leak.explanation.startswith("Its graph reaches over 20 steps")
 
 
 def test_the_last_loss_has_the_graph_of_one_step() -> None:

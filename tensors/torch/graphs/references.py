@@ -106,9 +106,9 @@ class Steps:
         self.begin()
 
     def reached(self, tensor: Any) -> int:
-        """Return in how many intervals between steps the nodes of a tensor's graph were made.
+        """Return in how many steps the nodes of a tensor's graph were made.
 
-        0 for a tensor without a graph, before the second step, and where optimizers step on several
+        What was made behind the last step is of that step. 0 for a tensor without a graph, before the second step, and where optimizers step on several
         threads.
 
         Only the steps of optimizers that have parameters of the graph count: a critic may step
@@ -146,7 +146,7 @@ class Steps:
         steps = self._steps_of(leaves)
         if not steps and is_spent(node):
             steps = self._numbers
-        return len({bisect_right(steps, number) for number in made}) if steps else 0
+        return min(len({bisect_right(steps, number) for number in made}), len(steps))
 
     def _steps_of(self, leaves: set[int]) -> list[int]:
         """Return the numbers at the steps of the optimizers that have one of the leaves.
