@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 from ...scopes.base.process import at_forks
-from ...scopes.base.sites import Mark, Site, site_of
+from ...scopes.base.sites import CachedByMark, Mark, Site, site_of
 from ...scopes.framework import FRAMEWORKS, Escape, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.identity import Entry
 from .compiled import LOG, Log, Row, SiteRow, untrack
@@ -133,7 +133,7 @@ class Sites:
 
     def __init__(self) -> None:
         self._known: dict[int, SiteFacts] = {}
-        self._lines: dict[Mark, Site | None] = {}
+        self._lines = CachedByMark(site_of)
 
     def __call__(self, number: int) -> SiteFacts:
         """Return the facts about the site with this number."""
@@ -148,13 +148,7 @@ class Sites:
 
     def line(self, mark: Mark | None) -> Site | None:
         """Return the line of a place; the same object for the same place."""
-        if mark is None:
-            return None
-        try:
-            return self._lines[mark]
-        except KeyError:
-            site = self._lines[mark] = site_of(mark)
-            return site
+        return None if mark is None else self._lines(mark)
 
 
 # ------------------------------------------------------------------ memory whose birth was recorded

@@ -21,7 +21,7 @@ from ...scopes.base.process import (
     install_imported,
     load_frameworks,
 )
-from ...scopes.base.sites import Mark, shown, site_of
+from ...scopes.base.sites import CachedByMark, Mark, line_of, shown, site_of
 from ...scopes.context import add_listener, remove_listener
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import Entry, name_lines_with
@@ -59,8 +59,14 @@ _open: Final[list[Window]] = []
 """The windows of the detectors that are open."""
 _era = 0
 """How often the first detector was opened while no other was open."""
-_PASS_NAMES: Final[dict[Mark | None, str]] = {}
-"""The names of passes of scopes without a name, by the place that closes the scope."""
+
+
+def _pass_name(place: Mark) -> str:
+    """Return the name of the passes of a scope without a name, given the place that closes it."""
+    return f"{shown(place[0].co_filename)}:{line_of(*place)}"
+
+
+_PASS_NAMES: Final = CachedByMark(_pass_name)
 _known: Final[set[weakref.ref[Any]]] = set()
 """References to all windows. When the last window is gone, the log is cleared."""
 
@@ -204,7 +210,7 @@ def _forget_window(
     reference: weakref.ref[Any],
     known: set[weakref.ref[Any]] = _known,
     disposals: dict[Any, Any] = DISPOSALS,
-    pass_names: dict[Mark | None, str] = _PASS_NAMES,
+    pass_names: CachedByMark[str] = _PASS_NAMES,
     clear_log: Callable[[], None] = LOG.clear,
 ) -> None:
     # The arguments stand for globals, which may be gone when the interpreter shuts down.
@@ -260,10 +266,7 @@ class _Listener:
         name = scope.name
         if name is None:
             place = LOG.place()
-            name = _PASS_NAMES.get(place)
-            if name is None:
-                site = site_of(place)
-                name = _PASS_NAMES[place] = "" if site is None else f"{shown(site.file)}:{site.line}"
+            name = "" if place is None else _PASS_NAMES(place)
         mark(name)
         for recorder in RECORDERS:
             recorder.closed(scope)

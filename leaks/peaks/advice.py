@@ -198,8 +198,11 @@ class _Code:
         return successors
 
 
-_Variable = tuple[CodeType, str, int]
-"""Code, the name of a variable in it, and the number of the step that binds it."""
+_Variable = tuple[_Code, str, int]
+"""Code, the name of a variable in it, and the number of the step that binds it.
+
+Not a `CodeType`: those of two files may be equal.
+"""
 _Lives = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The arrays `lower`, `upper` and `sizes` of a recording."""
 
@@ -315,7 +318,7 @@ class _Replay:
                 return None
             bound = known.variable_bound_at(offset, source)
             if bound is not None:
-                return code, *bound
+                return known, *bound
             if not known.returns_at(offset, source):
                 return None
             called = code
@@ -379,8 +382,8 @@ class _Replay:
         return found
 
     def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
-        code, name, bound = variable
-        known = self._code_of(code)
+        known, name, bound = variable
+        code = known.code
         source = self.sources.of(code)
         binding = known.instructions[bound].offset
         uses, loop = known.uses_of(name, bound, source), None
@@ -457,8 +460,9 @@ class _Replay:
         """Return the births that an operand has, if it is a variable which alone holds them."""
         if not isinstance(operand, ast.Name):
             return []
+        known = self._code_of(code)
         births = self._births_of(
-            lambda group: (variable := self.variables[group]) is not None and variable[:2] == (code, operand.id)
+            lambda group: (variable := self.variables[group]) is not None and variable[:2] == (known, operand.id)
         )
         # A value that outlives the function has another holder than the variable.
         held: list[int] = births[self.recording.upper[births] <= self._next(self._lines_in(code) < 0, births)].tolist()
@@ -490,10 +494,11 @@ class _Replay:
             made = self.places[group]
             return made is not None and made[0] is code and source.node(made[1]) is operand
         variable = self.variables[group]
-        if variable is None or variable[:2] != (code, operand.id):
+        known = self._code_of(code)
+        if variable is None or variable[:2] != (known, operand.id):
             return False
         _, _, bound = variable
-        uses = self._code_of(code).uses_of(operand.id, bound, source)
+        uses = known.uses_of(operand.id, bound, source)
         return uses is not None and max(uses, default=0) <= source.end_line(offset)
 
 

@@ -71,7 +71,7 @@ def unclosed_scopes(*, of_program: bool) -> list[Leak]:
     for opening in OPENINGS.open_scopes():
         scope = opening.reference()
         code = opening.code
-        if scope is None or code is None or (opening.frame_id, code) in running:
+        if scope is None or code is None or (opening.frame_id, id(code)) in running:
             continue
         suspends = bool(code.co_flags & _SUSPENDS) or scope._frame is not None
         if suspends and not of_program:
@@ -108,13 +108,13 @@ def _unclosed(opening: Opening, scope: DisposeScope, code: CodeType, suspends: b
     )
 
 
-def _running_frames() -> set[tuple[int, CodeType]]:
-    """Return the ``id`` and the code of each frame that runs on any thread."""
-    found: set[tuple[int, CodeType]] = set()
+def _running_frames() -> set[tuple[int, int]]:
+    """Return the ``id`` of each frame, and that of its code, that runs on any thread."""
+    found: set[tuple[int, int]] = set()
     above: FrameType | None
     for above in list(sys._current_frames().values()):
         while above is not None:
-            found.add((id(above), above.f_code))
+            found.add((id(above), id(above.f_code)))
             # It ends as None: a variable of this frame that refers to the frame would be a cycle,
             # which only the garbage collector frees.
             above = above.f_back

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from types import CodeType, FrameType, ModuleType
-from typing import Any, Final, final
+from typing import Any, Final, Generic, TypeVar, final
 
 __all__ = [
     "CALLS",
     "COMPREHENSIONS",
+    "CachedByMark",
     "Mark",
     "Role",
     "Site",
@@ -71,8 +72,38 @@ class Role(IntEnum):
 Mark = tuple[CodeType, int]
 """A code object and the offset of an instruction in it.
 
-This is kept at a birth, because formatting costs.
+This is kept at a birth, because formatting costs. Marks are no keys of dicts: code objects of two
+files are equal if their instructions and lines are.
 """
+
+_T = TypeVar("_T")
+
+
+@final
+class CachedByMark(Generic[_T]):
+    """A function of a mark that is called once for each mark.
+
+    Code objects are told apart by their ``id``: the cache keeps them alive.
+    """
+
+    __slots__ = ("_found", "_function")
+
+    def __init__(self, function: Callable[[Mark], _T]) -> None:
+        self._function = function
+        self._found: dict[tuple[int, int], tuple[Mark, _T]] = {}
+
+    def __call__(self, mark: Mark) -> _T:
+        """Return what the function returns for a mark; the same object for the same mark."""
+        key = id(mark[0]), mark[1]
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = mark, self._function(mark)
+        return found[1]
+
+    def clear(self) -> None:
+        """Forget all marks."""
+        self._found.clear()
+
 
 _OURS: Final = __name__.partition(".")[0]
 """The name of this package."""

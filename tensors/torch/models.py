@@ -70,7 +70,8 @@ class Models:
 
     def __init__(self, log: BirthLog) -> None:
         self._log: Any = log
-        self._codes: WeakKeyDictionary[type, frozenset[CodeType]] = WeakKeyDictionary()
+        # By ``id``: code objects of two files may be equal.
+        self._codes: WeakKeyDictionary[type, dict[int, CodeType]] = WeakKeyDictionary()
         self._added = _Added()
         # By ``id``: the optimizers to which parameters were added after they were made.
         self._extended: dict[int, ref[Any]] = {}
@@ -94,13 +95,13 @@ class Models:
         codes = self._codes_that_make(_class_of(module))
         frame: FrameType | None = _getframe()
         depth = 0
-        while frame is not None and depth < _FRAMES_AT_MOST and frame.f_code not in codes:
+        while frame is not None and depth < _FRAMES_AT_MOST and id(frame.f_code) not in codes:
             frame = frame.f_back
             depth += 1
         if frame is None or depth == _FRAMES_AT_MOST:
             return False
         # The constructors of base classes are called by those of the class.
-        while frame is not None and frame.f_code in codes:
+        while frame is not None and id(frame.f_code) in codes:
             frame = frame.f_back
             depth += 1
         self._log.record_owner(module, op, MODULE, "cpu:0", depth)
@@ -211,10 +212,10 @@ class Models:
         row = None if storage is None else self._log.recall_memory(storage)
         return row is not None and row.number > after
 
-    def _codes_that_make(self, cls: type) -> frozenset[CodeType]:
+    def _codes_that_make(self, cls: type) -> dict[int, CodeType]:
         codes = self._codes.get(cls)
         if codes is None:
-            codes = self._codes[cls] = frozenset(_codes_of(cls))
+            codes = self._codes[cls] = {id(code): code for code in _codes_of(cls)}
         return codes
 
 

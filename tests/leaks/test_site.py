@@ -12,6 +12,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Site
+from disposescope.leaks.births.log import LOG
 from disposescope.scopes.base.sites import is_in_comprehension, mark_of, site_of
 
 
@@ -26,6 +27,30 @@ def test_a_site_is_the_line_that_called_the_library() -> None:
     [record] = detector.take_snapshot()
     assert record.site == Site(__file__, line, "test_a_site_is_the_line_that_called_the_library")
     assert kept.shape == (3,)
+
+
+def test_a_line_of_a_copy_of_a_file_is_a_line_of_the_copy() -> None:
+    source = """
+def make():
+    with ds.dispose_scope():
+        short = ds.ones(3)
+    return ds.zeros(3), short
+"""
+    kept: list[object] = []
+    with LeakDetector() as detector:
+        for file in ("first.py", "second.py"):
+            names: dict[str, Any] = {"ds": ds}
+            exec(compile(source, file, "exec"), names)
+            kept.extend(names["make"]())
+        passes = LOG.passes()
+    records = detector.take_snapshot()
+    assert {(str(record.site), str(record.disposal)) for record in records} == {
+        ("first.py:5 in make()", "None"),
+        ("second.py:5 in make()", "None"),
+        ("first.py:4 in make()", "first.py:3 in make()"),
+        ("second.py:4 in make()", "second.py:3 in make()"),
+    }
+    assert {name: passes.get(name) for name in ("first.py:3", "second.py:3")} == {"first.py:3": 1, "second.py:3": 1}
 
 
 def test_an_operator_is_a_site_as_a_constructor_is() -> None:

@@ -80,6 +80,26 @@ def test_the_line_is_that_outside_of_every_constructor_of_the_class(detector: ds
     del model
 
 
+def test_the_constructor_of_a_copy_of_a_file_is_another_one(detector: ds.LeakDetector) -> None:
+    source = """
+class Copied(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.add_module("layer", nn.Linear(8, 8))
+        if PARTS:
+            made.append(PARTS[0](made))
+"""
+    kept: list[Any] = []
+    parts: list[Any] = []
+    for file in ("inner.py", "outer.py"):
+        names: dict[str, Any] = {"nn": nn, "PARTS": parts[:], "__name__": file}
+        exec(compile(source, file, "exec"), names)
+        parts.append(names["Copied"])
+    kept.append(parts[1](kept))
+    sites = [record.site for record in detector.take_snapshot() if record.kind == "Copied"]
+    assert [site and site.file for site in sites] == [__file__, "outer.py"]
+
+
 def test_modules_of_pytorch_say_what_they_are_made_with(detector: ds.LeakDetector) -> None:
     kept = [nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Sequential(nn.Linear(8, 8), nn.ReLU())]
     names = [name for name, _, _ in models(detector)]

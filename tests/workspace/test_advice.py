@@ -392,6 +392,18 @@ def test_in_place_is_not_advised_where_it_cannot_be(function: Callable[[], objec
     ]
 
 
+def test_a_variable_of_a_copy_of_a_file_is_another_variable(tmp_path: Path) -> None:
+    copies: list[Any] = []
+    for name, size in (("first.py", N), ("second.py", N // 4)):
+        names: dict[str, Any] = {"np": np, "N": size}
+        (tmp_path / name).write_text(inspect.getsource(copied))
+        exec(compile((tmp_path / name).read_text(), tmp_path / name, "exec"), names)
+        copies.append(names["copied"])
+    alone = peak_of(copies[0]).advice
+    assert alone
+    assert peak_of(lambda: [each() for each in copies]).advice == alone
+
+
 def test_the_source_that_advice_has_read_is_kept_no_longer(tmp_path: Path) -> None:
     file = tmp_path / "read_once.py"
     names: dict[str, Any] = {"np": np, "N": N}
