@@ -20,7 +20,7 @@ class SiteRow(NamedTuple):
     places : tuple of (CodeType, int)
         Code objects and instructions, innermost first.
     births : int
-        How many were born.
+        How many births were kept.
     live : float
         How many live; an estimate where births are sampled.
     nbytes, peak_nbytes : int
@@ -33,8 +33,9 @@ class SiteRow(NamedTuple):
         The number of the last birth anywhere when a report was begun that may have held what died
         last: it may have been free since then. 0 if no report did.
     made : int
-        The same as `births`, but where larger ones were born too, scalars (16 bytes at most) count
-        only while they live: NumPy makes them of the numbers in an expression.
+        How many were born; an estimate where births are sampled. Where larger ones were born too,
+        scalars (16 bytes at most) count only while they live: NumPy makes them of the numbers in an
+        expression.
     held, held_nbytes : int
         The most that lived between two turns of what makes them, without what an expression makes
         on the way to its result; 0 where the site had too few births to tell.

@@ -74,16 +74,23 @@ class Births:
         The facts about the sites in the log.
     beginning : Beginning
         What the log had when the detector was opened.
+
+    Attributes
+    ----------
+    site_number : int or None
+        The number of the line in the log; None where no birth was recorded.
+    count : float
+        How many births these are; an estimate where births are sampled.
     """
 
-    __slots__ = ("_beginning", "_rows", "_sites", "site_number")
+    __slots__ = ("_beginning", "_rows", "_sites", "count", "site_number")
 
     def __init__(self, rows: Iterable[Row | None], sites: Sites, beginning: Beginning) -> None:
         self._beginning = beginning
         self._rows = [row for row in rows if row is not None]
         self._sites = sites
-        # None where no birth was recorded.
         self.site_number: int | None = self._rows[0].site if self._rows else None
+        self.count = sum((row.weight for row in self._rows), 0.0)
 
     @property
     def made(self) -> int:
@@ -91,7 +98,7 @@ class Births:
         before = self._beginning.made
         made = sum(self._sites(number).made - before.get(number, 0) for number in self._numbers_of_sites())
         # Scalars that were counted before may have died since.
-        return max(len(self._rows), made)
+        return max(round(self.count), made)
 
     @property
     def function(self) -> str:

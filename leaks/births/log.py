@@ -113,7 +113,7 @@ class SiteFacts(NamedTuple):
     made : int
         How many results had been made there when the facts were read: see `SiteRow.made`.
     live : float
-        How many of them were alive then; an estimate where births are sampled.
+        How many of them were alive then. Both are estimates where births are sampled.
     """
 
     site: Site | None

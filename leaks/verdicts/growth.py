@@ -201,6 +201,7 @@ def trend_of_births(
     *,
     in_a_row: bool = False,
     have_parts: bool = False,
+    weights: Sequence[float] = (),
 ) -> Trend | None:
     """Return the growth of a line in a program without passes, or None if it does not grow.
 
@@ -218,7 +219,7 @@ def trend_of_births(
     sizes : sequence of int
         The bytes of each living result.
     births : int
-        How many births the line had.
+        How many births the line had; an estimate where births are sampled.
     last : int
         The number of the last birth of the program.
     course : callable
@@ -229,6 +230,8 @@ def trend_of_births(
     have_parts : bool, default False
         Whether the results are models. The parts of a model are born with it, so the number of
         births between two models says little.
+    weights : sequence of float, default ()
+        How many births each living result stands for; empty if each stands only for itself.
     """
     count = len(numbers)
     if count < BIRTHS_AT_LEAST:
@@ -250,16 +253,18 @@ def trend_of_births(
         return None
     if not _are_even(numbers[warm_up:]) and not _come_in_even_bursts(numbers[warm_up:]):
         return None
-    if count * MADE_FOR_ONE < births and trend_over_births(course()) is None:
+    weights = weights or [1.0] * count
+    if sum(weights) * MADE_FOR_ONE < births and trend_over_births(course()) is None:
         return None
-    total = 0
+    made = total = 0.0
     series: list[Point] = []
-    for index, nbytes in enumerate(sizes, 1):
-        total += nbytes
-        series.append((index, index, total))
+    for index, (nbytes, weight) in enumerate(zip(sizes, weights, strict=True), 1):
+        made += weight
+        total += nbytes * weight
+        series.append((index, round(made), round(total)))
     return Trend(
         passes=births,
-        count_per_pass=count / births,
+        count_per_pass=made / births,
         nbytes_per_pass=total / births,
         first_pass=1,
         fit=1.0,
@@ -805,11 +810,15 @@ class Evidence:
         if not self._names:
             # The records may not be in the order of the births.
             after = self._start - self._opened
-            rows = sorted((number - after, nbytes) for number, nbytes in zip(births.numbers(), sizes, strict=True))
-            rows = [row for row in rows if row[0] > 0]
+            weights = births.weights() or [1.0] * len(sizes)
+            rows = sorted(
+                (number - after, nbytes, weight)
+                for number, nbytes, weight in zip(births.numbers(), sizes, weights, strict=True)
+                if number > after
+            )
             if not rows:
                 return None
-            numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
+            numbers, sizes, weights = ([*column] for column in zip(*rows, strict=True))
             if births.has_series and (births.made == 1 or joins(LOG.site(site))) and not births.are_of_several_sites:
                 joined = self._course(births, site)
                 if live := replaced(joined):
@@ -832,6 +841,7 @@ class Evidence:
                 course,
                 in_a_row=self.is_in_a_row(births, are_apart),
                 have_parts=have_parts,
+                weights=weights,
             )
         if site not in self._known:
             self._known[site] = [
@@ -885,7 +895,7 @@ class Evidence:
 
     def released_nothing(self, births: Births, share: float = 1.0) -> bool:
         """Return whether a line released next to nothing; the parameters are those of `stays`."""
-        return len(births.numbers()) >= NEVER_RELEASED * births.made * share
+        return births.count >= NEVER_RELEASED * births.made * share
 
     def stays(self, births: Births, share: float = 1.0) -> bool:
         """Return whether the results of a line stay.
@@ -907,7 +917,7 @@ class Evidence:
             return False
         if not self._names:
             course = self._course(births, site)
-            keeps = len(births.numbers()) * MADE_FOR_ONE >= births.made * share
+            keeps = births.count * MADE_FOR_ONE >= births.made * share
             # Beside what an expression makes on the way, a few are enough.
             return rises(course) or (keeps and (began_lately(course) or rises(course, EPOCHS)))
         return self.rises(births)

@@ -401,6 +401,10 @@ def test_samples_estimate_what_there_is(log: Any) -> None:
     weight = sum(row.weight for row in rows)
     assert 0.6 < weight / 20_000 < 1.4, "some 200 samples: one standard deviation is 7 %"
     assert log.site(rows[0].site).live == pytest.approx(weight)
+    assert log.site(rows[0].site).made == round(weight)
+    del anchor
+    kept.clear()
+    assert log.site(rows[0].site).made == round(weight)
 
 
 def test_many_births_and_deaths_in_any_order_leave_what_is_alive(log: Any) -> None:

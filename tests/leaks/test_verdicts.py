@@ -502,3 +502,24 @@ def test_the_sums_of_a_sampled_report_are_those_of_its_rows() -> None:
     assert 8_000_000 < report.nbytes < 32_000_000
     [row] = report.sites
     assert (row.count, row.nbytes) == (leak.count, leak.nbytes)
+
+
+def test_no_more_is_alive_than_a_line_has_made_where_births_are_sampled() -> None:
+    def history(*, is_halved: bool) -> Leak:
+        kept = BOX["history"] = []
+        for index in range(4000):
+            kept.append(np.zeros(1000))
+            if is_halved and index % 2:
+                del kept[-1]
+        return one(detector.report(of_program=True, object_limit=10**8))
+
+    with LeakDetector(sample_nbytes=20_000) as detector:
+        whole = history(is_halved=False)
+    assert whole.trend is not None
+    assert (whole.trend.over, whole.trend.passes) == ("births", whole.count)
+    assert whole.trend.series[-1][1:] == (whole.count, whole.nbytes)
+    BOX.clear()
+    with LeakDetector(sample_nbytes=20_000) as detector:
+        half = history(is_halved=True)
+    assert half.trend is not None
+    assert 1.5 * half.count < half.trend.passes < 2.5 * half.count

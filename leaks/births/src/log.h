@@ -140,8 +140,10 @@ struct site {
     uint32_t places_count;
     uint32_t hash;
     uint16_t op, kind, device; /* the numbers of their names */
-    uint64_t births, births_of_scalars, live_scalars;
-    double live; /* how many live; an estimate where births are sampled, as the bytes are */
+    uint64_t births; /* that were kept */
+    /* How many were made, and live, and those of scalars; estimates where births are sampled, as the
+     * bytes are. */
+    double made, made_scalars, live, live_scalars;
     int64_t live_nbytes, peak_nbytes;
     /* The number of the last birth of all when a birth was first counted here; when a birth, or a
      * death, was last counted. */

@@ -440,16 +440,17 @@ void site_count_birth(Log *log, const struct birth *birth)
         struct level before = {site->live - weight,
                                site->live_nbytes - (int64_t)((double)birth->nbytes * weight), site->births};
         site->births++;
-        site->births_of_scalars += (birth->flags & BIRTH_SCALAR) != 0;
+        site->made += weight;
+        site->made_scalars += birth->flags & BIRTH_SCALAR ? weight : 0;
         take_level(site, before, log->sites.reports > 0);
     }
 }
 
-/* How many results a site made: its births, without scalars on the way to larger ones. */
+/* How many results a site made, without scalars on the way to larger ones. */
 static uint64_t made_at(const struct site *site)
 {
-    bool makes_larger = site->births > site->births_of_scalars;
-    return site->births - (makes_larger ? site->births_of_scalars - site->live_scalars : 0);
+    bool makes_larger = site->made > site->made_scalars;
+    return (uint64_t)llround(site->made - (makes_larger ? site->made_scalars - site->live_scalars : 0));
 }
 
 void site_count(Log *log, const struct birth *birth, int sign)
@@ -461,7 +462,7 @@ void site_count(Log *log, const struct birth *birth, int sign)
     double weight = birth_weight(log, birth);
     int64_t nbytes = sign * (int64_t)((double)birth->nbytes * weight);
     site->live += sign * weight;
-    site->live_scalars += birth->flags & BIRTH_SCALAR ? (uint64_t)sign : 0;
+    site->live_scalars += birth->flags & BIRTH_SCALAR ? sign * weight : 0;
     site->live_nbytes += nbytes;
     if (sign > 0) {
         site->latest_birth = log->last_birth;
