@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast, final
 
-from ...scopes.base.sites import shown
+from ...scopes.base.sites import line_of_frame, shown
 from ...scopes.compiled import variables_of
 from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
@@ -366,7 +366,7 @@ def _frame_text(frame: types.FrameType, line: int, child: object) -> str:
 
 
 def _frame_step(before: object, parent: types.FrameType, child: object) -> str:
-    line = before.tb_lineno if type(before) is types.TracebackType else parent.f_lineno or 0
+    line = before.tb_lineno if type(before) is types.TracebackType else line_of_frame(parent)
     return _frame_text(parent, line, child)
 
 
@@ -379,7 +379,7 @@ def _generator_step(parent: Any, child: object) -> str:
     frame = getattr(parent, f"{prefix}_frame")
     if frame is None:
         return ".<result>"
-    return f", suspended{_frame_text(frame, frame.f_lineno or 0, child)}"
+    return f", suspended{_frame_text(frame, line_of_frame(frame), child)}"
 
 
 def _method_step(_before: object, parent: types.MethodType, child: object) -> str:

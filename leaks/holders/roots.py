@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet, finalize
 
-from ...scopes.base.sites import is_inside, shown
+from ...scopes.base.sites import is_inside, line_of_frame, shown
 from ...scopes.compiled import tracked_objects, variables_of
 from .origins import Origin, OriginKind
 from .references import (
@@ -96,7 +96,7 @@ def library_frames() -> Iterator[Root]:
 
 
 def _text_of(frame: FrameType) -> str:
-    return f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+    return f"frame {shown(frame.f_code.co_filename)}:{line_of_frame(frame)} {frame.f_code.co_qualname}()"
 
 
 def _is_of_library_code(frame: FrameType) -> bool:

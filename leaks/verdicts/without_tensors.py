@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, cast, final
 
 from ...scopes.base.process import bytes_text
-from ...scopes.base.sites import Site, site_of
+from ...scopes.base.sites import Site, line_of_frame, site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..report.leaks import Leak, LeakKind, Sureness, Trend, bare_leak
 from ..report.timeline import Pass, Sample, Timeline
@@ -90,7 +90,7 @@ def _unclosed(opening: Opening, scope: DisposeScope, code: CodeType, suspends: b
         kind, sure = "suspended", "likely"
         block = "task" if code.co_flags & _COROUTINE else "generator"
         frame = scope._frame
-        where = "" if frame is None or frame.f_lineno is None else f" at line {frame.f_lineno}"
+        where = "" if frame is None else f" at line {line_of_frame(frame)}"
         text = f"{subject} is open in the {block} {code.co_qualname}(), which is suspended{where} and does not go on"
         remedy = f"close the {block}, or let it run to its end"
     else:

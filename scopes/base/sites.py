@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from types import CodeType, FrameType, ModuleType
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, TypeVar, cast, final
 
 __all__ = [
     "CALLS",
@@ -26,6 +26,7 @@ __all__ = [
     "is_inside",
     "is_of_the_program",
     "line_of",
+    "line_of_frame",
     "mark_of",
     "rank_of",
     "role_of",
@@ -206,6 +207,18 @@ def line_of(code: CodeType, instruction: int) -> int:
         if start <= instruction < end:
             return line or 0
     return code.co_firstlineno
+
+
+def line_of_frame(frame: FrameType) -> int:
+    """Return the line that a frame is at.
+
+    Some instructions, such as jumps, belong to no line. Then this is the line before.
+    """
+    line = cast("int | None", frame.f_lineno)
+    if line is None:
+        lines = [each for start, _, each in frame.f_code.co_lines() if start <= frame.f_lasti and each is not None]
+        line = lines[-1] if lines else frame.f_code.co_firstlineno
+    return line
 
 
 def is_inside(frame: FrameType) -> bool:
