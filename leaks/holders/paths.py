@@ -432,16 +432,52 @@ def cache_on(chain: Sequence[object], start: str) -> str:
     start : str
         How the first one is written.
     """
-    for thing in chain[:-1]:
+    for index, thing in enumerate(chain[:-1]):
         if class_of(thing) is _CACHED:
-            function: object = cast("Any", thing).__dict__.get("__wrapped__")
-            name = cast("str", getattr(function, "__qualname__", "its function")).rpartition("<locals>.")[2]
-            return f" (a functools cache: {name}.cache_clear() empties it)"
+            code = _code_of_cached(thing, chain[:index])
+            if code is None:
+                return " (a functools cache: keep a reference to the cached function, whose cache_clear() empties it)"
+            return f" (a functools cache: {code}.cache_clear() empties it)"
     for framework in FRAMEWORKS.with_own("caches"):
         for cache in framework.caches:
             if re.match(cache.start, start):
                 return f" ({cache.name}: {cache.empty} empties it)"
     return ""
+
+
+_WRAPPERS_AT_MOST: Final = 8
+"""A function with a cache is looked for behind so many ``__wrapped__`` at most."""
+
+
+def _code_of_cached(cached: Any, before: Sequence[object]) -> str | None:
+    """Return the code that reaches a function with a cache, given the chain to it; None if unknown.
+
+    Its name may be that of a function around it, or of a function without the cache.
+    """
+    qualified_name = cached.__dict__.get("__qualname__")
+    if type(qualified_name) is not str:
+        return None
+    code = qualified_name.rpartition("<locals>.")[2]
+    reached: Any = sys.modules.get(cached.__dict__.get("__module__"))
+    if code != qualified_name:
+        # The name of a variable of a function cannot be looked up. Another function that holds it
+        # under another name is one around it.
+        around: Any = next((each for each in before[-3:] if class_of(each) is types.FunctionType), cached)
+        variables = () if around is cached else zip(around.__code__.co_freevars, around.__closure__ or (), strict=False)
+        reached = cached if any(name == code and cell is before[-1] for name, cell in variables) else around
+    else:
+        for name in code.split("."):
+            reached = named_in(reached, name) if is_module(reached) or issubclass(class_of(reached), type) else None
+    if class_of(reached) in (classmethod, staticmethod):
+        reached = reached.__func__
+    for _ in range(_WRAPPERS_AT_MOST):
+        if reached is cached:
+            return code
+        if class_of(reached) is not types.FunctionType:
+            break
+        reached = reached.__dict__.get("__wrapped__")
+        code += ".__wrapped__"
+    return None
 
 
 # The ways by which a search reached what it found.

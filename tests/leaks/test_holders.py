@@ -182,6 +182,75 @@ def test_a_functools_cache_holds() -> None:
     assert holder_of(make) == f"{HERE}.BOX['compute'].<cached> {told}"
 
 
+@functools.lru_cache
+def by_name(size: int) -> ds.Tensor:
+    return ds.zeros(size)
+
+
+def _uncached(size: int) -> ds.Tensor:
+    return ds.zeros(size)
+
+
+BY_ANOTHER_NAME = functools.lru_cache(_uncached)
+
+
+def wrapped(function: Callable[[int], ds.Tensor], *, around_cache: bool) -> Callable[[int], ds.Tensor]:
+    cached = functools.lru_cache(function)
+
+    @functools.wraps(cached if around_cache else function)
+    def wrapper(size: int) -> ds.Tensor:
+        return cached(size)
+
+    return wrapper
+
+
+def made_in_a_function() -> Callable[[int], ds.Tensor]:
+    @functools.partial(wrapped, around_cache=True)
+    def local(size: int) -> ds.Tensor:
+        return ds.zeros(size)
+
+    return local
+
+
+class WithMethods:
+    @staticmethod
+    @functools.partial(wrapped, around_cache=True)
+    def reached(size: int) -> ds.Tensor:
+        return ds.zeros(size)
+
+    @staticmethod
+    @functools.partial(wrapped, around_cache=False)
+    def hidden(size: int) -> ds.Tensor:
+        return ds.zeros(size)
+
+    @functools.lru_cache  # noqa: B019
+    def method(self, size: int) -> ds.Tensor:
+        return ds.zeros(size)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (by_name, "by_name"),
+        (BY_ANOTHER_NAME, None),
+        (functools.lru_cache(functools.partial(_uncached)), None),
+        (functools.partial(WithMethods.method, None), "WithMethods.method"),
+        (WithMethods.reached, "WithMethods.reached.__wrapped__"),
+        (WithMethods.hidden, None),
+        (made_in_a_function(), "local.__wrapped__"),
+    ],
+)
+def test_a_functools_cache_is_emptied_by_code_that_runs(make: Callable[[int], ds.Tensor], code: str | None) -> None:
+    chain = holder_of(lambda: make(3))
+    if code is None:
+        assert chain.endswith(
+            "(a functools cache: keep a reference to the cached function, whose cache_clear() empties it)"
+        )
+    else:
+        assert chain.endswith(f"(a functools cache: {code}.cache_clear() empties it)")
+        eval(f"{code}.cache_clear()", globals() | {"local": make})
+
+
 def test_a_kept_exception_is_reported_with_the_frame_and_its_line() -> None:
     def fail() -> None:
         batch = tensor()
