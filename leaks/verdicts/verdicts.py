@@ -231,7 +231,10 @@ def judgement_on(facts: Facts) -> Judgement:
 def _less_of(facts: Facts) -> str:
     """Return the remedy for a holder that collects tensors."""
     if facts.nodes_nbytes > facts.nbytes:
-        return "keep item() or detach() of each instead: backward() frees what a graph saved, and not its nodes"
+        return (
+            "keep item() or detach() of each, or, if a later backward() needs them, clear the holder after it: "
+            "backward() frees what a graph saved, and not its nodes"
+        )
     return "clear the holder, bound it, or keep less (a number instead of a tensor)"
 
 

@@ -331,6 +331,18 @@ def test_losses_that_are_kept_after_backward_grow_by_the_nodes_of_their_graphs(
     assert "growth (likely): 50 × torch.Tensor, 200 bytes and graphs of 224.0 kB\n" in str(report)
 
 
+def test_log_probabilities_that_backward_needs_are_to_be_cleared_after_it() -> None:
+    policy = torch.nn.Linear(4, 2)
+    kept = BOX["saved"] = []
+    with LeakDetector() as detector:
+        for _ in range(50):
+            kept.append(torch.distributions.Categorical(logits=policy(torch.ones(4))).log_prob(torch.tensor(0)))
+            kept[-1].neg().backward()
+            detector.mark()
+        [leak] = detector.report(of_program=True, object_limit=10**8).leaks
+    assert "if a later backward() needs them, clear the holder after it" in leak.remedy
+
+
 def test_losses_that_are_kept_without_their_graphs_are_a_list_of_numbers(measured_loss: Callable[[], Any]) -> None:
     assert kept_by_steps(lambda: measured_loss().detach()).verdict == "clean"
 
