@@ -7,8 +7,8 @@ compiled code (``tensors/arena/src/passes.c``), so that a plan that does not fit
 never data.
 
 What outlives its pass keeps its memory. If that lies in the slab, the slab is given up: the next
-pass has a new one, and the old one goes with the last block in it. From then on the pool serves
-that birth.
+pass has a new one, and the pages of the old one go with the blocks in it. From then on the pool
+serves that birth.
 
 Each thread has its own plans and slab. One pass of a thread is served at a time: another one that
 begins while it is open, in a task or inside it, is served by the pool.
@@ -312,10 +312,8 @@ class _Thread:
             self.give_up_slab()
 
     def give_up_slab(self) -> None:
-        """Serve nothing from the slab any more: blocks in use keep it, and the other pages go."""
-        if self.slab is not None:
-            self.slab.abandon()
-            self.slab = None
+        """Serve nothing from the slab any more: only the pages of blocks in use stay."""
+        self.slab = None
 
 
 @final

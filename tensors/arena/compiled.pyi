@@ -24,8 +24,9 @@ class Account:
 class Slab:
     """A piece of memory from the system, from which a plan serves the blocks of passes.
 
-    The memory lives as long as this object and the last block in it. With `verified` dead bytes are
-    poisoned, and blocks have guard bytes behind them.
+    The memory lives as long as this object and the last block in it. Without this object, pages
+    that no block in use has are given back to the system. With `verified` dead bytes are poisoned,
+    and blocks have guard bytes behind them.
     """
 
     def __new__(cls, nbytes: int, verified: bool = False) -> Self: ...
@@ -38,9 +39,6 @@ class Slab:
     @property
     def fault(self) -> tuple[str, int] | None:
         """The first stray write that was found, and its offset; only with `verified`."""
-
-    def abandon(self) -> None:
-        """Serve nothing from it any more, and give pages without a block in use to the system."""
 
 @final
 class PassPlan:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import gc
+import mmap
 import os
 import pickle
 import subprocess
@@ -246,6 +248,61 @@ def test_an_escape_that_dies_gives_its_slab_back() -> None:
     with workspace.run():
         pass
     assert workspace.statistics().escapes == 1
+
+
+def resident_pages(address: int, nbytes: int) -> int:
+    """Return how many of the pages that lie wholly in some memory are resident."""
+    begin, end = -(-address // mmap.PAGESIZE), (address + nbytes) // mmap.PAGESIZE
+    found = (ctypes.c_ubyte * (end - begin))()
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    assert mincore(begin * mmap.PAGESIZE, (end - begin) * mmap.PAGESIZE, found) == 0
+    return sum(flags & 1 for flags in found)
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="pages in use cannot be given back elsewhere")
+
+
+def make_small_and_large(value: float) -> tuple[list[Array], list[Array]]:
+    pairs = [(np.full(100, value), np.full(n, value)) for n in (100_000, 100_000, 200_000)]
+    return [small for small, _ in pairs], [large for _, large in pairs]
+
+
+def places_of_large(workspace: ds.Workspace) -> list[tuple[int, int]]:
+    """Run passes until the slab serves; return the address and bytes of each large array."""
+    places: list[tuple[int, int]] = []
+    for _ in range(3):
+        with workspace.run():
+            places = [(array.ctypes.data, array.nbytes) for array in make_small_and_large(0.0)[1]]
+    assert workspace.statistics().hits > 0
+    assert all(resident_pages(*place) > 100 for place in places)
+    return places
+
+
+@on_linux
+def test_a_kept_array_keeps_no_pages_of_those_that_die_after_the_pass() -> None:
+    workspace = ds.Workspace("pages")
+    places = places_of_large(workspace)
+    with contextlib.suppress(KeyError), workspace.run():
+        small, large = make_small_and_large(3.0)
+        raise KeyError
+    del large[1]
+    assert resident_pages(*places[1]) == 0
+    assert all((array == 3.0).all() for array in large)
+    large.clear()
+    assert [resident_pages(*place) for place in places] == [0, 0, 0]
+    assert all((array == 3.0).all() for array in small)
+
+
+@on_linux
+def test_a_kept_array_keeps_no_other_pages_of_a_workspace_that_is_gone() -> None:
+    workspace = ds.Workspace("pages")
+    places = places_of_large(workspace)
+    with workspace.run():
+        small = make_small_and_large(3.0)[0]
+        workspace.forget()
+    assert [resident_pages(*place) for place in places] == [0, 0, 0]
+    assert all((array == 3.0).all() for array in small)
 
 
 def test_persistent_arrays_live_over_passes_and_are_in_no_plan() -> None:

@@ -41,16 +41,9 @@ static PyObject *slab_make(PyTypeObject *type, PyObject *arguments, PyObject *na
 static void slab_dealloc(struct slab_object *self)
 {
     if (self->slab != NULL) {
-        slab_release(self->slab);
+        slab_abandon(self->slab);
     }
     Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyObject *slab_give_up(struct slab_object *self, PyObject *ignored)
-{
-    (void)ignored;
-    slab_abandon(self->slab);
-    Py_RETURN_NONE;
 }
 
 static PyObject *slab_get_nbytes(struct slab_object *self, void *closure)
@@ -81,11 +74,6 @@ static PyObject *slab_get_fault(struct slab_object *self, void *closure)
     return Py_BuildValue("sn", self->slab->fault, (Py_ssize_t)self->slab->fault_offset);
 }
 
-static PyMethodDef slab_methods[] = {
-    {"abandon", (PyCFunction)(void (*)(void))slab_give_up, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyGetSetDef slab_fields[] = {
     {"nbytes", (getter)slab_get_nbytes, NULL, NULL, NULL},
     {"live_blocks", (getter)slab_get_live_blocks, NULL, NULL, NULL},
@@ -100,7 +88,6 @@ static PyTypeObject slab_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = slab_make,
     .tp_dealloc = (destructor)slab_dealloc,
-    .tp_methods = slab_methods,
     .tp_getset = slab_fields,
 };
 
@@ -832,8 +819,7 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
     }
     if (plan != NULL) {
         struct slab *slab = pass->slab->slab;
-        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes ||
-            slab->abandoned) {
+        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes) {
             PyErr_SetString(PyExc_ValueError,
                             "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
             return NULL;

@@ -183,7 +183,8 @@ struct slab *slab_new(size_t nbytes, bool verified)
     return slab;
 }
 
-void slab_release(struct slab *slab)
+/* Drop a reference. */
+static void slab_release(struct slab *slab)
 {
     if (--slab->references != 0) {
         return;
@@ -209,7 +210,29 @@ static int by_address(const void *one, const void *other)
     return (a->address > b->address) - (a->address < b->address);
 }
 
-/* Give back the pages that lie wholly between two addresses. */
+/* Sort the list of blocks by address. False without memory. */
+static bool sort_blocks(struct slab *slab)
+{
+    struct tracked **sorted = malloc((slab->live_blocks + 1) * sizeof *sorted);
+    if (sorted == NULL) {
+        return false;
+    }
+    size_t count = 0;
+    for (struct tracked *tracked = slab->blocks; tracked != NULL; tracked = tracked->next) {
+        sorted[count++] = tracked;
+    }
+    qsort(sorted, count, sizeof *sorted, by_address);
+    sorted[count] = NULL;
+    for (size_t i = 0; i < count; i++) {
+        sorted[i]->previous = i == 0 ? NULL : sorted[i - 1];
+        sorted[i]->next = sorted[i + 1];
+    }
+    slab->blocks = sorted[0];
+    free(sorted);
+    return true;
+}
+
+/* Give the pages that lie wholly between two addresses back to the system. */
 static void give_pages(char *begin, char *end)
 {
     char *first, *last;
@@ -218,23 +241,29 @@ static void give_pages(char *begin, char *end)
 
 void slab_abandon(struct slab *slab)
 {
-    slab->abandoned = true;
-    struct tracked **sorted = malloc((slab->live_blocks + 1) * sizeof *sorted);
-    if (sorted == NULL) {
-        return;
+    /* Without memory for the order, the pages stay until the last block has died. */
+    if (slab->blocks != NULL && sort_blocks(slab)) {
+        slab->abandoned = true;
+        char *begin = slab->base;
+        for (struct tracked *tracked = slab->blocks; tracked != NULL; tracked = tracked->next) {
+            give_pages(begin, tracked->address);
+            begin = (char *)tracked->address + tracked->room;
+        }
+        give_pages(begin, slab->base + slab->nbytes);
     }
-    size_t count = 0;
-    for (struct tracked *tracked = slab->blocks; tracked != NULL; tracked = tracked->next) {
-        sorted[count++] = tracked;
-    }
-    qsort(sorted, count, sizeof *sorted, by_address);
-    char *begin = slab->base;
-    for (size_t i = 0; i < count; i++) {
-        give_pages(begin, sorted[i]->address);
-        begin = (char *)sorted[i]->address + sorted[i]->room;
-    }
-    give_pages(begin, slab->base + slab->nbytes);
-    free(sorted);
+    slab_release(slab);
+}
+
+/* Give back the pages of a block that dies in an abandoned slab, except those of its neighbours. */
+static void give_block(const struct tracked *tracked)
+{
+    const struct slab *slab = tracked->slab;
+    const struct tracked *before = tracked->previous, *after = tracked->next;
+    char *begin = (char *)((uintptr_t)tracked->address & ~(uintptr_t)(page_nbytes() - 1));
+    char *end = (char *)pages_up((uintptr_t)tracked->address + tracked->room);
+    char *free_begin = before == NULL ? slab->base : (char *)before->address + before->room;
+    char *free_end = after == NULL ? slab->base + slab->nbytes : after->address;
+    give_pages(begin > free_begin ? begin : free_begin, end < free_end ? end : free_end);
 }
 
 /* ------------------------------------------------------------------ poison and guards */
@@ -326,6 +355,9 @@ void tracked_remove(struct tracked *tracked)
             memset(tracked->address, DEAD_BYTE, tracked->room);
         }
         HIDE(tracked->address, tracked->room);
+        if (slab->abandoned) {
+            give_block(tracked);
+        }
         if (tracked->next != NULL) {
             tracked->next->previous = tracked->previous;
         }

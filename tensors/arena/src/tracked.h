@@ -21,11 +21,11 @@
 struct pass;
 
 struct slab {
-    size_t references; /* from objects that serve from it, and one from each block in it */
+    size_t references; /* one until it is abandoned, and one from each block in it */
     char *base;
     size_t nbytes;
     size_t live_blocks, live_nbytes; /* the blocks in use, and their bytes as requested */
-    struct tracked *blocks;          /* the blocks in use, the latest first */
+    struct tracked *blocks;          /* the blocks in use, by address if it is abandoned */
     bool verified;                   /* dead bytes are poisoned, and blocks have guard bytes behind them */
     bool abandoned;                  /* nothing is served from it any more */
     bool serves;                     /* whether it serves an open pass */
@@ -56,12 +56,10 @@ size_t slab_room(size_t nbytes, bool verified);
 /* A new slab with one reference; NULL if the system refuses memory. */
 struct slab *slab_new(size_t nbytes, bool verified);
 
-/* Drop a reference. */
-void slab_release(struct slab *slab);
-
-/* Mark a slab as one that serves nothing any more, and give pages without a block in use back to
- * the system. */
+/* Leave a slab that serves nothing any more to the blocks in use. Pages that none of them has are
+ * given back to the system, now and whenever a block dies. */
 void slab_abandon(struct slab *slab);
+
 /* Check the guard bytes behind the blocks that are in use. */
 void slab_check(struct slab *slab);
 
