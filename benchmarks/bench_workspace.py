@@ -221,8 +221,6 @@ def measure_memory(name: str, way: str) -> None:
     for _ in range(4):
         with scope():
             run()
-        if way == "slab":
-            ds.empty_cache()
     # What the pool caches, and the slab, stay between passes: that is what a loop needs.
     print(resident_nbytes() - before, bound)
 

@@ -117,6 +117,7 @@ class _Course:
     __slots__ = (
         "_has_notes",
         "found",
+        "has_served",
         "key",
         "most_nbytes",
         "observed",
@@ -140,6 +141,7 @@ class _Course:
         self.slots: list[_Slot] = []
         self.found: Plan | None = None
         self.served: Any = None
+        self.has_served = False
         self.plans = 0
         self.reasons: set[str] = set()
         # The highest peak of a pass, without and with what other libraries note.
@@ -238,6 +240,7 @@ class _Course:
         for slot in slots:
             slot.offset = offsets.get(id(slot), -1)
         self.recording, self.slots, self.found, self.served = recording, slots, found, served
+        self.has_served = False
         self.plans += 1
 
     def exclude(self, numbers: list[int]) -> None:
@@ -290,6 +293,10 @@ class _Thread:
     def slab_for(self, course: _Course) -> Any:
         """Return a slab as large as the largest plan, a new one where the last is too small."""
         height: int = course.served.height
+        if not course.has_served:
+            # The slab serves from now on what the pool has cached since the recorded pass.
+            ARENA.empty_cache()
+            course.has_served = True
         if self.slab is None or self.slab.nbytes < height:
             self.give_up_slab()
             self.slab = ARENA.Slab(max(self.height(), 1), course.verified)

@@ -279,6 +279,15 @@ def places_of_large(workspace: ds.Workspace) -> list[tuple[int, int]]:
     return places
 
 
+def test_what_a_recorded_pass_had_from_the_pool_is_cached_no_longer() -> None:
+    workspace = ds.Workspace("cached")
+    for key in (1, 2):
+        for _ in range(2):
+            with workspace.run(key=key):
+                assert np.ones(1_000_000).sum() == 1_000_000.0
+        assert ds.arena_statistics().cached_nbytes < 1_000_000
+
+
 @on_linux
 def test_a_kept_array_keeps_no_pages_of_those_that_die_after_the_pass() -> None:
     workspace = ds.Workspace("pages")
