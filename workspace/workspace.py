@@ -24,7 +24,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import wraps
 from operator import index
 from pathlib import Path
-from types import TracebackType
+from sys import _getframe
+from types import FrameType, TracebackType
 from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, cast, final
 
 import numpy as np
@@ -32,7 +33,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..leaks.peaks.advice import advise
 from ..leaks.peaks.program import pass_of_workspace
-from ..leaks.peaks.recording import Birth, Recording, ServedBy, line_of_birth, line_text, living_rows
+from ..leaks.peaks.recording import Birth, Recording, ServedBy, line_of_birth, line_text, living_rows, user_place
 from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
@@ -100,12 +101,16 @@ def _in_no_scope(function: Callable[P, R]) -> Callable[P, R]:
 class _Slot:
     """A birth that a plan expects."""
 
-    __slots__ = ("birth", "escapes", "nbytes", "offset", "places")
+    __slots__ = ("birth", "escapes", "nbytes", "offset", "places", "trace")
 
-    def __init__(self, birth: int, nbytes: int, places: tuple[Mark, ...], escapes: bool) -> None:
+    def __init__(
+        self, birth: int, nbytes: int, places: tuple[Mark, ...], trace: tuple[Mark, ...], escapes: bool
+    ) -> None:
         self.birth = birth
         self.nbytes = nbytes
         self.places = places
+        # Those of the places that a birth in a later pass must have.
+        self.trace = trace
         self.escapes = escapes
         self.offset = -1
 
@@ -182,13 +187,19 @@ class _Course:
         A slot keeps the largest size that it has had, and stays an escape.
         """
         slots: list[_Slot] = []
+        running = _running_code()
+        traces: dict[int, tuple[Mark, ...]] = {}
         for number, birth in enumerate(births):
             if not birth.is_planned:
                 continue
             before = None if birth.slot is None or birth.outcome is ServedBy.LARGER else self.slots[birth.slot]
             nbytes = birth.nbytes if before is None else max(before.nbytes, birth.nbytes)
             escapes = birth.died is None or (before is not None and before.escapes)
-            slots.append(_Slot(number, nbytes, birth.places, escapes))
+            # Births of one line share their places.
+            trace = traces.get(id(birth.places))
+            if trace is None:
+                trace = traces[id(birth.places)] = _trace_of(birth.places, running)
+            slots.append(_Slot(number, nbytes, birth.places, trace, escapes))
         recording = Recording(births)
         if self.recording is None:
             # Where it cannot be planned for, its peak is known all the same.
@@ -233,10 +244,10 @@ class _Course:
         if below is not None and found.height >= below:
             return
         offsets = dict(zip((id(slot) for slot in wanted), found.offsets.tolist(), strict=True))
-        rows = [
-            (*(slot.places[0] if slot.places else (None, 0)), slot.nbytes, offsets.get(id(slot), -1)) for slot in slots
-        ]
-        served = ARENA.PassPlan(rows, self.verified)
+        traces = {id(slot.trace): slot.trace for slot in slots}
+        numbers = {identity: number for number, identity in enumerate(traces)}
+        rows = tuple((numbers[id(slot.trace)], slot.nbytes, offsets.get(id(slot), -1)) for slot in slots)
+        served = ARENA.PassPlan(tuple(traces.values()), rows, self.verified)
         for slot in slots:
             slot.offset = offsets.get(id(slot), -1)
         self.recording, self.slots, self.found, self.served = recording, slots, found, served
@@ -906,6 +917,26 @@ def _room_of(nbytes: int, verified: bool) -> int:
     """
     spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT * verified + spread
+
+
+def _running_code() -> set[int]:
+    """Return the ids of the code that the frames of this thread run."""
+    frame: FrameType | None = _getframe()
+    found: set[int] = set()
+    while frame is not None:
+        found.add(id(frame.f_code))
+        frame = frame.f_back
+    return found
+
+
+def _trace_of(places: tuple[Mark, ...], running: set[int]) -> tuple[Mark, ...]:
+    """Return the places that a birth shares with the same birth of a later pass.
+
+    Those inside the pass: what still runs at its end called the pass, and may do so from several
+    lines. But the line that is told of the birth is always among them.
+    """
+    inside = next((number for number, (code, _) in enumerate(places) if id(code) in running), len(places))
+    return places[: inside + (user_place(places) >= inside)] if places else places
 
 
 def _births(count: int) -> str:

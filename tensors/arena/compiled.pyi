@@ -44,11 +44,17 @@ class Slab:
 class PassPlan:
     """The births of a pass in their order, and the offset of each block in a slab.
 
-    A slot has the innermost code and instruction at the birth, the most bytes that fit, and the
-    offset, a multiple of 64; the offset -1 means that the pool serves the birth.
+    A slot has the number of a trace, the most bytes that fit, and the offset, a multiple of 64; the
+    offset -1 means that the pool serves the birth. A trace has code and instruction of the frames
+    that a birth must have, innermost first, at most 16; it is empty if no Python code runs there.
     """
 
-    def __new__(cls, slots: list[tuple[CodeType | None, int, int, int]], verified: bool = False) -> Self: ...
+    def __new__(
+        cls,
+        traces: tuple[tuple[tuple[CodeType, int], ...], ...],
+        slots: tuple[tuple[int, int, int], ...],
+        verified: bool = False,
+    ) -> Self: ...
     @property
     def height(self) -> int:
         """The bytes of the smallest slab that it fits into."""

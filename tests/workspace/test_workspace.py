@@ -1240,9 +1240,96 @@ def test_births_that_miss_for_one_reason_are_counted_each() -> None:
     found = workspace.statistics()
     assert sum(found.reasons.values()) == found.misses > 0
     strict = ds.Workspace("strict", strict=True)
-    with strict.run():
-        np.ones(100)
     with pytest.raises(ds.WorkspaceError, match=r"missed \d+ births:\n  4 times [^\n]*: 800 bytes"):
-        with strict.run():
-            for _ in range(5):
-                np.ones(100)
+        for count in (1, 5):
+            with strict.run():
+                for _ in range(count):
+                    np.ones(100)
+
+
+def make_ones() -> Array:
+    return np.ones(4000)
+
+
+def few_ones() -> float:
+    few = np.ones(4000)
+    return float(few.mean())
+
+
+def many_ones() -> float:
+    many = np.ones(4000)
+    roots = np.sqrt(many)
+    return float(np.sqrt(roots).sum())
+
+
+def few_by_helper() -> float:
+    few = make_ones()
+    return float(few.mean())
+
+
+def many_by_helper() -> float:
+    many = make_ones()
+    roots = np.sqrt(many)
+    return float(np.sqrt(roots).sum())
+
+
+@pytest.mark.parametrize(("few", "many"), [(few_ones, many_ones), (few_by_helper, many_by_helper)])
+def test_lines_and_advice_are_those_of_the_pass_where_a_function_has_several_callers(
+    few: Callable[[], float], many: Callable[[], float]
+) -> None:
+    def peak_of(*steps: Callable[[], float]) -> str:
+        workspace = ds.Workspace("callers")
+        for step in steps:
+            with workspace.run():
+                step()
+        return str(workspace.peak())
+
+    assert "del many after" in peak_of(many)
+    assert peak_of(few, many) == peak_of(many)
+
+
+def test_lines_are_those_of_the_pass_where_the_loop_itself_makes_arrays() -> None:
+    def peak_of(*flags: bool) -> str:
+        workspace = ds.Workspace("inline")
+        for is_long in flags:
+            with workspace.run():
+                if is_long:
+                    many = np.ones(4000)
+                    roots = np.sqrt(many)
+                    del many, roots
+                else:
+                    few = np.ones(4000)
+                    del few
+        return str(workspace.peak())
+
+    assert peak_of(False, True) == peak_of(True)
+
+
+class Rows:
+    @property
+    def first(self) -> Array:
+        return np.ones(1000)
+
+    def __getitem__(self, number: int) -> Array:
+        return np.full(1000, float(number))
+
+    def __call__(self, *numbers: int) -> Iterator[Array]:
+        for number in numbers:
+            yield np.full(1000, float(number))
+
+
+def test_a_pass_that_is_entered_at_another_line_fits_the_plan() -> None:
+    workspace = ds.Workspace("entered", strict=True)
+    rows = Rows()
+
+    def work() -> float:
+        # The compiler makes other instructions of these once they have run often.
+        return float(sum(row.sum() for row in rows(1, 2)) + rows.first.sum() + rows[3].sum())
+
+    for _ in range(30):
+        with workspace.run():
+            work()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(workspace.run())
+            work()
+    assert workspace.statistics().misses == 0

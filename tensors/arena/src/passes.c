@@ -94,10 +94,21 @@ static PyTypeObject slab_type = {
 /* ================================================================== plans */
 
 #define BY_POOL SIZE_MAX /* an offset: the slot is no block of the slab */
+#define PLACES 16
+
+struct place {
+    PyCodeObject *code; /* a reference */
+    int instruction;
+    int line; /* of the instruction in the slots of a plan; otherwise 0 */
+};
+
+/* Places in their order, innermost first. */
+struct trace {
+    uint32_t first, count;
+};
 
 struct slot {
-    PyCodeObject *code; /* a reference; NULL where there was no frame */
-    int instruction;
+    struct trace trace; /* in the places of the plan; a count of 0 where there was no frame */
     size_t nbytes; /* the most that fits */
     size_t offset;
     uint32_t first, spans; /* of the spans of bytes that it has, where it is in the slab */
@@ -108,6 +119,8 @@ struct slot {
  * the spans of its slot. */
 struct plan_object {
     PyObject_HEAD
+    struct place *places;
+    uint32_t places_count;
     struct slot *slots;
     uint32_t count;
     size_t *cuts;
@@ -181,33 +194,86 @@ static int cut(struct plan_object *plan)
     return 0;
 }
 
-static int read_slot(struct slot *slot, PyObject *row)
+/* Read the places of a trace; there is room for PLACES more. 0, or -1 with an exception. */
+static int read_trace(struct plan_object *plan, struct trace *trace, PyObject *pairs)
 {
-    PyObject *code;
-    Py_ssize_t nbytes, offset;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "Oinn", &code, &slot->instruction, &nbytes, &offset)) {
+    if (!PyTuple_Check(pairs) || PyTuple_GET_SIZE(pairs) > PLACES) {
+        PyErr_Format(PyExc_TypeError, "PassPlan: a trace is a tuple of at most %d places", PLACES);
+        return -1;
+    }
+    trace->first = plan->places_count;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pairs); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(pairs, i), *code;
+        int instruction;
+        if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "O!i", &PyCode_Type, &code, &instruction)) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_TypeError, "PassPlan: a place is a tuple of code and instruction");
+            }
+            return -1;
+        }
+        plan->places[plan->places_count++] = (struct place){
+            .code = (PyCodeObject *)Py_NewRef(code),
+            .instruction = instruction,
+            .line = PyCode_Addr2Line((PyCodeObject *)code, instruction),
+        };
+        trace->count++;
+    }
+    return 0;
+}
+
+static int read_slot(struct slot *slot, PyObject *row, const struct trace *traces, Py_ssize_t traces_count)
+{
+    Py_ssize_t trace, nbytes, offset;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "nnn", &trace, &nbytes, &offset)) {
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "PassPlan: a slot is a tuple of code, instruction, bytes and offset");
+            PyErr_SetString(PyExc_TypeError, "PassPlan: a slot is a tuple of a trace's number, bytes and offset");
         }
         return -1;
     }
-    if ((code != Py_None && !PyCode_Check(code)) || nbytes <= 0 || nbytes > PY_SSIZE_T_MAX / 4 || offset < -1 ||
+    if (trace < 0 || trace >= traces_count || nbytes <= 0 || nbytes > PY_SSIZE_T_MAX / 4 || offset < -1 ||
         offset > PY_SSIZE_T_MAX / 4 || (offset != -1 && (size_t)offset % ARENA_ALIGNMENT != 0)) {
-        PyErr_SetString(PyExc_ValueError, "PassPlan: a slot has code or None, some bytes, and an aligned offset or -1");
+        PyErr_SetString(PyExc_ValueError,
+                        "PassPlan: a slot has the number of a trace, some bytes, and an aligned offset or -1");
         return -1;
     }
-    slot->code = code == Py_None ? NULL : (PyCodeObject *)Py_NewRef(code);
+    slot->trace = traces[trace];
     slot->nbytes = (size_t)nbytes;
     slot->offset = offset == -1 ? BY_POOL : (size_t)offset;
     return 0;
 }
 
+/* Read the traces and the slots of a plan. 0, or -1 with an exception. */
+static int read_plan(struct plan_object *plan, PyObject *pairs, PyObject *rows)
+{
+    Py_ssize_t traces_count = PyTuple_GET_SIZE(pairs), count = PyTuple_GET_SIZE(rows);
+    struct trace *traces = PyMem_Calloc((size_t)traces_count + 1, sizeof *traces);
+    plan->places = traces_count > UINT32_MAX / 4 / PLACES
+                       ? NULL
+                       : PyMem_Calloc((size_t)traces_count * PLACES + 1, sizeof *plan->places);
+    plan->slots = count > UINT32_MAX / 4 ? NULL : PyMem_Calloc((size_t)count + 1, sizeof *plan->slots);
+    int failed = 0;
+    if (traces == NULL || plan->places == NULL || plan->slots == NULL) {
+        PyErr_NoMemory();
+        failed = -1;
+    }
+    for (Py_ssize_t i = 0; !failed && i < traces_count; i++) {
+        failed = read_trace(plan, &traces[i], PyTuple_GET_ITEM(pairs, i));
+    }
+    for (Py_ssize_t i = 0; !failed && i < count; i++) {
+        failed = read_slot(&plan->slots[i], PyTuple_GET_ITEM(rows, i), traces, traces_count);
+        plan->count++;
+    }
+    PyMem_Free(traces);
+    return failed;
+}
+
 static PyObject *plan_make(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    static char *parameters[] = {"slots", "verified", NULL};
-    PyObject *rows;
+    static char *parameters[] = {"traces", "slots", "verified", NULL};
+    PyObject *traces, *rows;
     int verified = 0;
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!|p:PassPlan", parameters, &PyList_Type, &rows, &verified)) {
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!|p:PassPlan", parameters, &PyTuple_Type, &traces,
+                                     &PyTuple_Type, &rows, &verified)) {
         return NULL;
     }
     struct plan_object *self = (struct plan_object *)type->tp_alloc(type, 0);
@@ -215,20 +281,7 @@ static PyObject *plan_make(PyTypeObject *type, PyObject *arguments, PyObject *na
         return NULL;
     }
     self->verified = verified;
-    Py_ssize_t count = PyList_GET_SIZE(rows);
-    self->slots = count > UINT32_MAX / 4 ? NULL : PyMem_Calloc((size_t)count + 1, sizeof *self->slots);
-    if (self->slots == NULL) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(rows); i++) {
-        if (read_slot(&self->slots[i], PyList_GET_ITEM(rows, i)) < 0) {
-            Py_DECREF(self);
-            return NULL;
-        }
-        self->count++;
-    }
-    if (cut(self) < 0) {
+    if (read_plan(self, traces, rows) < 0 || cut(self) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -237,9 +290,10 @@ static PyObject *plan_make(PyTypeObject *type, PyObject *arguments, PyObject *na
 
 static void plan_dealloc(struct plan_object *self)
 {
-    for (uint32_t i = 0; i < self->count; i++) {
-        Py_XDECREF(self->slots[i].code);
+    for (uint32_t i = 0; i < self->places_count; i++) {
+        Py_DECREF(self->places[i].code);
     }
+    PyMem_Free(self->places);
     PyMem_Free(self->slots);
     PyMem_Free(self->cuts);
     PyMem_Free(self->used);
@@ -346,7 +400,6 @@ enum outcome {
 
 #define ALIVE UINT32_MAX
 #define NO_SLOT UINT32_MAX
-#define PLACES 16
 #define LOOKAHEAD 64
 #define MOST_BIRTHS ((uint32_t)1 << 24)
 
@@ -356,16 +409,6 @@ struct birth {
     uint32_t slot;
     uint32_t trace; /* where its places are, and how many; none for what the slab served */
     uint8_t places, outcome;
-};
-
-/* Places in their order, innermost first. Births with the same ones share them. */
-struct trace {
-    uint32_t first, count; /* a count of 0: there is none */
-};
-
-struct place {
-    PyCodeObject *code; /* a reference */
-    int instruction;
 };
 
 struct pass {
@@ -379,7 +422,9 @@ struct pass {
     uint32_t births_count, births_room, births_most;
     struct place *places;
     uint32_t places_count, places_room;
-    struct trace *traces;     /* a table with open addressing, half of it free; its room is a power of two, or 0 */
+    /* Births with the same places share a trace. The traces are a table with open addressing, half
+     * of it free, of entries with a count of 0. Its room is a power of two, or 0. */
+    struct trace *traces;
     uint32_t traces_count, traces_room;
     struct tracked *blocks; /* born in it and in use */
     size_t live_nbytes, peak_nbytes;
@@ -500,51 +545,92 @@ static void record_places(struct pass *pass, struct birth *birth)
     birth->places = (uint8_t)count;
 }
 
-/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and
- * which of them is running depends on how often it ran: the compiler specializes the former, which
- * then does the work of both. */
-static inline bool is_of(const struct slot *slot, const PyCodeObject *code, int instruction)
+/* Whether the innermost place is the one of a slot. In Python 3.11 a call is two instructions,
+ * PRECALL and CALL, and which of them is running depends on how often it ran: the compiler
+ * specializes the former, which then does the work of both. */
+static inline bool is_innermost(const struct place *wanted, const struct place *seen)
 {
-    if (slot->code != code) {
-        return false;
-    }
 #if PY_VERSION_HEX < 0x030C0000
-    int distance = slot->instruction - instruction;
-    return distance == 0 || distance == 4 || distance == -4;
+    int distance = wanted->instruction - seen->instruction;
+    return wanted->code == seen->code && (distance == 0 || distance == 4 || distance == -4);
 #else
-    return slot->instruction == instruction;
+    return wanted->code == seen->code && wanted->instruction == seen->instruction;
 #endif
+}
+
+/* Whether a place further out is the one of a slot: its line is. Which instruction a caller is at
+ * depends on how often it ran, too. */
+static inline bool is_caller(const struct place *wanted, struct place *seen)
+{
+    if (wanted->code != seen->code || wanted->instruction == seen->instruction) {
+        return wanted->code == seen->code;
+    }
+    if (seen->line == 0) {
+        seen->line = PyCode_Addr2Line(seen->code, seen->instruction);
+    }
+    return wanted->line == seen->line;
+}
+
+/* The frames of a birth, which are looked at as far as slots ask for them. */
+struct frames {
+    struct walk walk;
+    struct place seen[PLACES];
+    uint32_t count;
+};
+
+/* Whether these frames are at the places of a slot. */
+static bool is_of(const struct plan_object *plan, const struct slot *slot, struct frames *frames)
+{
+    const struct place *wanted = &plan->places[slot->trace.first];
+    for (uint32_t i = 0; i < slot->trace.count; i++) {
+        if (i == frames->count) {
+            if (walk_ended(&frames->walk)) {
+                return false;
+            }
+            frames->seen[frames->count++] =
+                (struct place){.code = walk_code(&frames->walk), .instruction = walk_instruction(&frames->walk)};
+            walk_out(&frames->walk);
+        }
+        struct place *seen = &frames->seen[i];
+        if (i == 0 ? !is_innermost(&wanted[i], seen) : !is_caller(&wanted[i], seen)) {
+            return false;
+        }
+    }
+    return slot->trace.count != 0 || (frames->count == 0 && walk_ended(&frames->walk));
 }
 
 /* The slot that a birth takes, and what comes of it. */
 static uint32_t find_slot(struct pass *pass, size_t nbytes, uint8_t *outcome)
 {
     struct plan_object *plan = pass->plan;
-    struct walk walk;
-    walk_begin(&walk);
-    PyCodeObject *code = walk_ended(&walk) ? NULL : walk_code(&walk);
-    int instruction = walk_ended(&walk) ? 0 : walk_instruction(&walk);
-    walk_end(&walk);
+    struct frames frames;
+    frames.count = 0;
+    walk_begin(&frames.walk);
     uint32_t end = plan->count - pass->cursor > LOOKAHEAD ? pass->cursor + LOOKAHEAD : plan->count;
-    uint32_t too_small = NO_SLOT;
-    for (uint32_t i = pass->cursor; i < end; i++) {
+    uint32_t found = NO_SLOT, too_small = NO_SLOT;
+    for (uint32_t i = pass->cursor; i < end && found == NO_SLOT; i++) {
         const struct slot *slot = &plan->slots[i];
-        if (!is_of(slot, code, instruction)) {
+        if (!is_of(plan, slot, &frames)) {
             continue;
         }
         if (nbytes <= slot->nbytes) {
-            pass->cursor = i + 1;
-            if (slot->offset == BY_POOL) {
-                *outcome = ESCAPES;
-            }
-            else {
-                *outcome = spans_do(plan, LOOK, slot->first, slot->spans) ? SERVED : IN_USE;
-            }
-            return i;
+            found = i;
         }
-        if (too_small == NO_SLOT) {
+        else if (too_small == NO_SLOT) {
             too_small = i;
         }
+    }
+    walk_end(&frames.walk);
+    if (found != NO_SLOT) {
+        const struct slot *slot = &plan->slots[found];
+        pass->cursor = found + 1;
+        if (slot->offset == BY_POOL) {
+            *outcome = ESCAPES;
+        }
+        else {
+            *outcome = spans_do(plan, LOOK, slot->first, slot->spans) ? SERVED : IN_USE;
+        }
+        return found;
     }
     *outcome = too_small == NO_SLOT ? UNKNOWN : LARGER;
     if (too_small == pass->cursor && too_small != NO_SLOT) {

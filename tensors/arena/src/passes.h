@@ -2,14 +2,15 @@
  * plan.
  *
  * A pass belongs to the account of its scope, and to the accounts of the scopes inside it. While it
- * is open, each birth that is charged to one of these accounts is recorded: its bytes, its place
- * (the code and instruction of the innermost Python frame) and the time of its death. Time is the
+ * is open, each birth that is charged to one of these accounts is recorded: its bytes, its places
+ * (the code and instruction of the innermost Python frames) and the time of its death. Time is the
  * number of births before.
  *
- * A plan is a list of slots, in the order of the births of an earlier pass. A birth takes the next
- * slot of its place into which it fits, looking a few slots ahead. A slot has an offset in the
- * slab. Its bytes are handed out only if every block that lies there is dead, which is checked each
- * time. The pool serves all other births.
+ * A plan is a list of slots, in the order of the births of an earlier pass. A slot has some of the
+ * places of its birth, the innermost ones. A birth takes the next slot of its places into which it
+ * fits, looking a few slots ahead. A slot has an offset in the slab. Its bytes are handed out only
+ * if every block that lies there is dead, which is checked each time. The pool serves all other
+ * births.
  *
  * Every function here is called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_PASSES_H
