@@ -194,10 +194,12 @@ def makes_new(name: str, call: ast.Call, *, is_method: bool) -> bool:
 
 
 def has_option(call: ast.Call) -> bool:
-    """Return whether a call may work in place: with ``out``, ``inplace``, True or ``*``."""
+    """Return whether a call may work in place: with ``out``, ``overwrite_input``, True or ``*``."""
     if any(isinstance(each, ast.Starred) or _is_true(each) for each in call.args):
         return True
-    return any(each.arg in ("inplace", "out", None) and not _is_none(each.value) for each in call.keywords)
+    return any(
+        each.arg in ("inplace", "out", "overwrite_input", None) and not _is_none(each.value) for each in call.keywords
+    )
 
 
 def is_library_function(function: object) -> bool:

@@ -40,10 +40,11 @@ from .functions import (
     has_option,
     is_library_code,
     is_library_function,
+    is_number_type,
     makes_new,
     plain_module_call,
 )
-from .values import NUMBER, Instance, ValueKind, Values, argument_count, name_of
+from .values import NUMBER, Instance, ValueKind, Values, argument_count, is_range, name_of
 
 __all__ = ["EndOfUse", "Fate", "Source", "Sources"]
 
@@ -94,6 +95,10 @@ _NAMES_OF_STATEMENTS: Final[Mapping[type, str]] = {
 """What advice calls compound statements."""
 _WITH_BODY: Final = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
 _SIMPLE: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
+_WITHOUT_CALLS: Final = (*_SIMPLE, ast.Delete, ast.If, ast.Pass, ast.While, ast.keyword)
+"""Statements that call nothing by themselves, but for operators such as ``+=``."""
+_WITHOUT_OPERATION: Final = (ast.Constant, ast.List, ast.Name, ast.Slice, ast.Tuple)
+"""Expressions that compute nothing."""
 _DISPLAYS: Final = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred)
 
 
@@ -591,7 +596,7 @@ class Source:
                 if is_one and isinstance(node, (ast.BinOp, ast.Call)) and self.file.scope(node) is self._function:
                     yield node
 
-    def _inside(self, call: ast.Call) -> list[tuple[Mark, ...]]:
+    def _inside(self, call: ast.expr) -> list[tuple[Mark, ...]]:
         """Return the frames inside a call, innermost first, for each birth there."""
         return [marks for offset in self._values.offsets_of(call) for marks in self._sources.inside(self.code, offset)]
 
@@ -802,6 +807,8 @@ class Source:
         if any(line > (each.end_lineno or each.lineno) for each in blocks):
             # Outside of the block it may be another value: ``autocast`` says which dtype it has.
             return False
+        # What may run between the two computations.
+        lines = range((statement.end_lineno or statement.lineno) + 1, line + 1)
         value = statement.value
         operands: list[ast.expr]
         is_creating = False
@@ -812,36 +819,86 @@ class Source:
             function_name = str(getattr(function, "__name__", ""))
             is_creating = is_library_function(function) and function_name in CREATING and function_name != "empty"
             is_pure = is_creating or (isinstance(function, np.ufunc) and function.signature is None)
-            if not is_pure or has_option(value):
+            types = [each.value for each in value.keywords if each.arg == "dtype"]
+            is_same = self._is_always_the_same(value.func) and all(is_number_type(each) for each in types)
+            # ``torch.set_default_dtype`` changes what PyTorch makes.
+            is_same = is_same and (vars(np).get(function_name) is function or self._change_nothing(lines))
+            if not is_pure or has_option(value) or not is_same:
                 return False
             operands = [*value.args, *(each.value for each in value.keywords if each.arg != "dtype")]
         else:
             return False
-        return all(self._is_constant(each, is_creating=is_creating) for each in operands)
+        return all(self._is_constant(each, lines, is_creating=is_creating) for each in operands)
 
-    def _is_constant(self, value: ast.expr, *, is_creating: bool) -> bool:
-        """Return whether an operand is a fixed number, or an array that is only read.
+    def _is_constant(self, value: ast.expr, lines: range, *, is_creating: bool) -> bool:
+        """Return whether an operand is a number, or an array, that is the same behind some lines.
 
-        `is_creating` says that the operation makes an array from numbers: then arguments of the
-        function are taken for numbers.
+        An argument of the function is taken for one only if the operation makes an array from
+        numbers, as `is_creating` says.
         """
         if isinstance(value, (ast.Tuple, ast.List)) and is_creating:
-            return all(self._is_constant(each, is_creating=True) for each in value.elts)
+            return all(self._is_constant(each, lines, is_creating=True) for each in value.elts)
         if isinstance(value, ast.Constant):
             return True
-        if not isinstance(value, ast.Name):
-            return self._values.kind_of(value) in (NUMBER, ValueKind("inexact", 0)) and isinstance(value, ast.Attribute)
-        if value.id in self.code.co_varnames:
-            is_argument = value.id in self.code.co_varnames[: argument_count(self.code)]
-            return self._is_only_read(value.id) and (
-                is_creating if is_argument else self._values.kind_of(value) is not None
-            )
-        if self.file is None or value.id in (*self.code.co_freevars, *self.code.co_cellvars):
+        # An attribute of a class, a module or an object may be set from anywhere.
+        if not isinstance(value, ast.Name) or self.file is None:
             return False
         stores = [each for each in self.file.names(value.id, self.file.tree) if isinstance(each.ctx, ast.Store)]
-        if len(stores) != 1 or self.file.is_rebound_by_functions(value.id):
+        if any(each.lineno in lines for each in stores):
+            return False
+        if value.id in self.code.co_varnames[: argument_count(self.code)]:
+            # The caller may have other names of its array.
+            return is_creating and self._is_only_read(value.id) and self._change_nothing(lines)
+        if value.id in self.code.co_varnames:
+            return self._is_only_read(value.id) and self._has_memory_of_its_own(value.id)
+        if value.id in (*self.code.co_freevars, *self.code.co_cellvars):
+            return False
+        if len(stores) != 1 or self.file.is_rebound_by_functions(value.id) or not self._change_nothing(lines):
             return False
         return type(globals_of_file(self.code.co_filename).get(value.id)) in (int, float, complex, bool)
+
+    def _has_memory_of_its_own(self, name: str) -> bool:
+        """Return whether a variable that is bound once has a number, or memory made for it."""
+        assert self.file is not None
+        assert self._function is not None
+        [store] = [each for each in self.file.names(name, self._function) if isinstance(each.ctx, ast.Store)]
+        assignment, kind = self.file.parents[store], self._values.kind_of(store)
+        if kind == NUMBER:
+            return True
+        if kind is None or not isinstance(assignment, ast.Assign) or len(assignment.targets) > 1:
+            return False
+        value = assignment.value
+        # Where no memory is born it may be an operand itself, as with `numpy.round` once.
+        is_made = kind.ndim == 0 or self._values.is_born_at(value) or self._is_born_in_library(value)
+        return is_made and not isinstance(value, ast.Name) and self._is_fresh(value)
+
+    def _is_born_in_library(self, value: ast.expr) -> bool:
+        """Return whether memory was born in a call, and only in functions of NumPy and PyTorch."""
+        marks = self._inside(value)
+        return bool(marks) and all(is_library_code(code) for each in marks for code, _ in each)
+
+    def _change_nothing(self, lines: range) -> bool:
+        """Return whether some lines of this function leave all memory as it is, and all globals.
+
+        They may make arrays and numbers, and change those that the function has made.
+        """
+        assert self._function is not None
+        nodes = [each for each in ast.walk(self._function) if getattr(each, "lineno", 0) in lines]
+        return all(self._changes_nothing(each) for each in nodes)
+
+    def _changes_nothing(self, node: ast.AST) -> bool:
+        """Return whether a node runs no code of the program's, and changes nothing."""
+        if isinstance(node, ast.AugAssign):
+            return self._values.kind_of(node.target) is not None and self._is_fresh(node.target)
+        if isinstance(node, ast.For):
+            return is_range(node.iter)
+        if not isinstance(node, ast.Name) and not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            return False
+        if isinstance(node, ast.Attribute) and (self._is_called(node) or self._values.meant_by(node) is not None):
+            return True
+        if isinstance(node, ast.expr) and not isinstance(node, _WITHOUT_OPERATION):
+            return self._values.kind_of(node) is not None or is_range(node)
+        return isinstance(node, (*_WITHOUT_OPERATION, *_WITHOUT_CALLS))
 
     def _is_only_read(self, name: str) -> bool:
         """Return whether a variable is bound once in this function, and its value only read."""
@@ -916,8 +973,12 @@ class Source:
             values = [each.value for each in parents if isinstance(each, (ast.Assign, ast.AnnAssign))]
             return all(not isinstance(each, ast.Name) and each is not None and self._is_fresh(each) for each in values)
         if isinstance(operand, ast.Call):
-            return name_of(operand) not in VIEWS
-        return isinstance(operand, (ast.BinOp, ast.UnaryOp, ast.Constant))
+            # ``float(x)`` is a number of Python's, ``x.float()`` may be `x`.
+            is_builtin = isinstance(operand.func, ast.Name) and hasattr(builtins, operand.func.id)
+            return is_builtin or name_of(operand) not in VIEWS
+        # PyTorch returns the tensor itself for ``+x``.
+        is_itself = isinstance(operand, ast.UnaryOp) and isinstance(operand.op, ast.UAdd)
+        return isinstance(operand, (ast.BinOp, ast.UnaryOp, ast.Constant)) and not is_itself
 
     def end_line(self, offset: int) -> int:
         """Return the last line of the statement of an instruction; 0 if it is not known."""

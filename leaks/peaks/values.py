@@ -20,7 +20,7 @@ from ...scopes.base.sites import globals_of_file
 from .files import File, Position, position
 from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_library_function, is_number_type, makes_new
 
-__all__ = ["NUMBER", "Instance", "ValueKind", "Values", "argument_count", "name_of"]
+__all__ = ["NUMBER", "Instance", "ValueKind", "Values", "argument_count", "is_range", "name_of"]
 
 _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
 """The modules that these names are taken for where the globals of the file do not have them."""
@@ -229,7 +229,7 @@ class Values:
         is_argument = node.id in self.code.co_varnames[: argument_count(self.code)]
         if is_argument or self.file.scope(node) is not self._function:
             return [_Bound(None)]
-        if isinstance(parent, (ast.For, ast.comprehension)) and _is_range(parent.iter):
+        if isinstance(parent, (ast.For, ast.comprehension)) and is_range(parent.iter):
             return [_Bound(NUMBER)]
         if isinstance(parent, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and parent.value is not None:
             # While a variable is None no operator is used on it.
@@ -402,7 +402,8 @@ def _is_none(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is None
 
 
-def _is_range(value: ast.expr) -> bool:
+def is_range(value: ast.expr) -> bool:
+    """Return whether an expression is a call of ``range``."""
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "range"
 
 

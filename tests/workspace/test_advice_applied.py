@@ -732,6 +732,20 @@ NOT_MADE_AGAIN = {
     "and doubled by a function of the program's": "gate = np.ones(N)\n    double(gate)",
     "and sorted": "gate = base * 2.0\n    gate.sort()",
     "in a block that is left": "with np.errstate(divide='ignore'):\n        gate = 1.0 / base",
+    "of a view of what is changed": "view = base[:]\n    gate = view * 2.0\n    base *= 3.0",
+    "of another name of what is filled": "same = base\n    gate = same * 2.0\n    base[:] = 3.0",
+    "of another shape of what is filled": "pairs = base.reshape(-1, 2)\n    gate = pairs * 2.0\n    base[:] = 3.0",
+    "of what is changed the other way round": "t = base.T\n    gate = np.sqrt(t)\n    np.add(base, 3.0, out=base)",
+    "of a row of what is filled": "rows = np.ones((2, N))\n    row = rows[1]\n    gate = row * 2.0\n    rows[1] = 3.0",
+    "of a view of the array of a module": "view = shared[::2]\n    gate = view * 2.0\n    change_shared()",
+    "of one of two names": "one = other = np.ones(N)\n    gate = one * 2.0\n    other += 1.0",
+    "of what a median sorts": "gate = base * 2.0\n    v = np.median(base, overwrite_input=True)",
+    "of an attribute of a class": "gate = np.full(SIZE, Worker.scale)\n    Worker.scale = 3.0",
+    "of an attribute that a function sets": "gate = np.full(SIZE, Worker.scale)\n    change_attributes()",
+    "of an attribute of a module": "gate = np.full(SIZE, settings.scale)\n    settings.scale = 3.0",
+    "of a type that is an attribute": "gate = np.ones(SIZE, dtype=Worker.kind)\n    change_attributes()",
+    "of a global variable that is set by its name": "gate = np.full(SIZE, unit)\n    change_unit()",
+    "of the size of what is bound anew": "part = base\n    gate = np.ones(part.size)\n    part = np.ones(3)",
 }
 
 
@@ -739,13 +753,21 @@ NOT_MADE_AGAIN = {
 def test_nothing_is_made_again_that_would_be_another(tmp_path: Path, made: str) -> None:
     program = f"""
 import tempfile
+import types
 
+settings = types.ModuleType("settings")
+settings.scale = 2.0
 scale = 1.0
+unit = 1.0
+SIZE = 100_000
 shared = np.ones(N)
 file = tempfile.TemporaryFile()
 np.ones(4 * N).tofile(file)
 
 class Worker:
+    scale = 2.0
+    kind = "f8"
+
     def __init__(self):
         self.w = np.ones(N)
 
@@ -770,6 +792,13 @@ def change_scale():
 def change_shared():
     shared[:] = shared + 1.0
 
+def change_unit():
+    setattr(sys.modules["program"], "unit", 3.0)
+
+def change_attributes():
+    Worker.scale *= 0.5
+    Worker.kind = "f4"
+
 def drawn(n):
     return np.random.rand(n)
 
@@ -786,6 +815,55 @@ def step():
 """
     peak = peak_of(tmp_path / "program.py", HELPERS + program)
     assert texts(peak, "recompute") == []
+
+
+# What makes `gate`, what is between its uses, and whether it can be made again.
+PARAMETERS = {
+    "a number": ("np.ones(count)", "total += float(np.sum(box))", True),
+    "a number of the module": ("np.full(SIZE, unit)", "pass", True),
+    "an array of its own": ("own * 2.0", "fill(box)", True),
+    "numbers that are written": ("np.linspace(0.0, 1.0, 100_000)", "fill(box)", True),
+    "what a loop does not change": ("np.ones(count)", "for k in range(3):\n        total += 1.0 * k", True),
+    "an array that has another name": ("np.full(SIZE, value)", "box[0] = 9.0", False),
+    "an array that an operator changes": ("np.full(SIZE, value)", "box += 9.0", False),
+    "an array that a function changes": ("np.full(SIZE, value)", "fill(box)", False),
+    "an array that a method changes": ("np.full(SIZE, value)", "box.fill(9.0)", False),
+    "an array that is written to": ("np.full(SIZE, value)", "np.add(box, 9.0, out=box)", False),
+    "an array that a loop changes": ("np.full(SIZE, value)", "for each in changes(box):\n        total += 1.0", False),
+}
+
+
+@pytest.mark.parametrize(("made", "between", "is_same"), PARAMETERS.values(), ids=list(PARAMETERS))
+def test_what_is_made_of_a_parameter_is_made_again_where_nothing_changes_that(
+    tmp_path: Path, made: str, between: str, is_same: bool
+) -> None:
+    program = f"""
+SIZE = 100_000
+unit = 2.0
+
+def fill(values):
+    values[:] = 9.0
+
+def changes(values):
+    yield fill(values)
+
+def work(value, box, count):
+    own = np.ones(N)
+    gate = {made}
+    total = float(gate.sum())
+    {between}
+    a = np.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    return total + float((gate * 3.0).sum())
+
+def step():
+    one = np.ones(1)
+    return work(one, one, SIZE)
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    assert len(texts(peak, "recompute gate")) == is_same
 
 
 def test_a_global_variable_that_a_function_reads_is_left_alone(tmp_path: Path) -> None:

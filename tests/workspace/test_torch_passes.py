@@ -134,6 +134,39 @@ def test_tensors_are_written_over_or_made_again_with_the_peak_that_was_said(
     assert advice.peak_nbytes == pytest.approx(peak_of(after).nbytes, rel=0.02)
 
 
+def of_a_view() -> float:
+    base = torch.ones(N)
+    view = base.view(-1)
+    gate = view * 2.0
+    total = float(gate.sum())
+    base.mul_(3.0)
+    a = torch.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    c = gate * 3.0
+    return total + float(c.sum())
+
+
+def of_itself() -> float:
+    base = torch.ones(N)
+    same = +base
+    gate = same * 2.0
+    total = float(gate.sum())
+    base += 1.0
+    a = torch.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    c = gate * 3.0
+    return total + float(c.sum())
+
+
+@pytest.mark.parametrize("program", [of_a_view, of_itself])
+def test_no_tensor_is_made_again_of_a_view_of_what_changes(program: Callable[[], float]) -> None:
+    assert [each.text for each in peak_of(program).advice if each.text.startswith("recompute")] == []
+
+
 def test_a_training_loop_learns_what_it_learns_without() -> None:
     def train(run: Callable[[Callable[[], float]], float]) -> list[float]:
         torch.manual_seed(0)
