@@ -28,8 +28,19 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torc
 
 _COPYING: Final = frozenset({"copy", "repeat", "tile", "where"})
 """Functions whose results have objects in them if an argument is None."""
-_PLACES_OF_TYPES: Final = {"ones": 1, "zeros": 1, "empty": 1, "identity": 1, "eye": 3, "linspace": 5}
+_PLACES_OF_TYPES: Final = {
+    "ones": 1,
+    "zeros": 1,
+    "empty": 1,
+    "identity": 1,
+    "full": 2,
+    "arange": 3,
+    "eye": 3,
+    "linspace": 5,
+}
 """Which positional argument of functions of NumPy is the ``dtype``."""
+_OF_ANOTHER_TYPE: Final = frozenset({"int", "long", "type_as", "view"})
+"""Methods in `VIEWS` whose results may have other numbers."""
 _WITHOUT_CODE_OF_THE_PROGRAM: Final = ("builtins", "numpy", "torch")
 """Packages of the types at whose instances an attribute is read: no code of the program runs."""
 Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
@@ -354,7 +365,8 @@ class Values:
             return UNKNOWN
         # Not where an argument is of unknown kind: ``x.view(Sub)`` has the operators of a class.
         is_array = method.attr in VIEWS and None not in [self.kind_of(each) for each in call.args]
-        return ValueKind(whole.numbers, None) if is_array and method.attr not in ("astype", "to") else None
+        numbers = "unknown" if method.attr in _OF_ANOTHER_TYPE else whole.numbers
+        return ValueKind(numbers, None) if is_array and method.attr not in ("astype", "to") else None
 
 
 def argument_count(code: CodeType) -> int:

@@ -693,6 +693,10 @@ NOT_IN_PLACE = {
     "whole numbers": "h = np.arange(N) * 0.5",
     "whole numbers of a matrix": "h = np.identity(300, int) * 0.5",
     "whole numbers of a matrix, by position": "h = np.eye(300, 300, 0, int) / 2.0",
+    "whole numbers of a range, by position": "h = np.arange(0.0, N, 1.0, int) / 3.0",
+    "whole numbers of an array that is full, by position": "h = np.full(N, 1.0, int) / 3.0",
+    "the bits of the operand": "h = (h.view('u8') | 255) / 2.0",
+    "the bits of the operand as whole numbers": "h = (h.view('i8') + 1) * 0.5",
     "a product that is no ufunc": "h = np.dot(h, w)",
     "an array with more dimensions": "h = h * np.ones(wide.shape)",
 }

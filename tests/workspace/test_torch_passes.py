@@ -167,6 +167,16 @@ def test_no_tensor_is_made_again_of_a_view_of_what_changes(program: Callable[[],
     assert [each.text for each in peak_of(program).advice if each.text.startswith("recompute")] == []
 
 
+def test_no_result_is_written_over_whole_numbers() -> None:
+    def work() -> float:
+        a = torch.ones(N).int()
+        b = a + 1
+        c = b * 0.5
+        return float(c.sum())
+
+    assert [each.text for each in peak_of(work).advice if each.text.startswith("in place")] == []
+
+
 def test_a_training_loop_learns_what_it_learns_without() -> None:
     def train(run: Callable[[Callable[[], float]], float]) -> list[float]:
         torch.manual_seed(0)
