@@ -447,14 +447,17 @@ class _Replay:
         # Beside its result a function may make small buffers for itself.
         _, peak_nbytes = recording.peak()
         births = births[recording.sizes[births] * _LEAST_PART >= peak_nbytes]
-        held = [self._held_by_variable(operand, code) for operand in operands]
-        used_up = [self._operand_used_up(number, place, operands, held) for number in births.tolist()]
-        if None in used_up or self._are_saved(np.array([*births, *used_up], np.int64)):
+        where = f"{shown(code.co_filename)}:{line_of(code, offset)}"
+        for operand in operands:
+            held = self._held_by_variable(operand, code)
+            used_up = [self._operand_used_up(number, place, operand, held) for number in births.tolist()]
+            if None in used_up or self._are_saved(np.array([*births, *used_up], np.int64)):
+                continue
+            upper = recording.upper.copy()
+            upper[np.array(used_up, np.int64)] = births
+            over = operand.id if isinstance(operand, ast.Name) else "a temporary"
+            yield f"in place at {where} (over {over})", (recording.lower, upper, recording.sizes)
             return
-        upper = recording.upper.copy()
-        upper[np.array(used_up, np.int64)] = births
-        line = line_of(code, offset)
-        yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
 
     def _held_by_variable(self, operand: ast.expr, code: CodeType) -> list[int]:
         """Return the births that an operand has, if it is a variable which alone holds them."""
@@ -468,22 +471,20 @@ class _Replay:
         held: list[int] = births[self.recording.upper[births] <= self._next(self._lines_in(code) < 0, births)].tolist()
         return held
 
-    def _operand_used_up(self, number: int, place: Mark, operands: list[ast.expr], held: list[list[int]]) -> int | None:
-        """Return the birth of the operand whose block a birth could use; None if there is none.
+    def _operand_used_up(self, number: int, place: Mark, operand: ast.expr, held: list[int]) -> int | None:
+        """Return the birth of an operand whose block a birth could use; None if there is none.
 
-        `held` has the births that only each operand holds, in their order.
+        `held` has the births that only the operand holds, in their order.
         """
         recording = self.recording
         # Not at the last birth: an operand may have died with the pass, and been needed until then.
         dying = self._ends.get(number + 1, ()) if number + 1 < len(recording.upper) else ()
-        for operand, births in zip(operands, held, strict=True):
-            bound = births[: bisect_left(births, number)][-1:]
-            alive = [birth for birth in bound if recording.upper[birth] > number]
-            candidates: list[int] = [*dying, *alive]
-            for birth in candidates:
-                is_like_it = birth < number and recording.sizes[birth] == recording.sizes[number]
-                if is_like_it and self._is_last_use(birth, place, operand):
-                    return birth
+        bound = held[: bisect_left(held, number)][-1:]
+        candidates: list[int] = [*dying, *(birth for birth in bound if recording.upper[birth] > number)]
+        for birth in candidates:
+            is_like_it = birth < number and recording.sizes[birth] == recording.sizes[number]
+            if is_like_it and self._is_last_use(birth, place, operand):
+                return birth
         return None
 
     def _is_last_use(self, birth: int, place: Mark, operand: ast.expr) -> bool:

@@ -53,7 +53,7 @@ _TOLERANCE: Final = 0.02
 _WORTH: Final = 0.05
 """Advice is missing only where it would save this part of the peak."""
 _DELETE: Final = re.compile(r"del (\w+) after (the .* that ends at )?.*:(\d+)")
-_IN_PLACE: Final = re.compile(r"in place at .*:(\d+)")
+_IN_PLACE: Final = re.compile(r"in place at .*:(\d+) \(over (.*)\)")
 _RECOMPUTE: Final = re.compile(r"recompute (\w+) before .*:(\d+) \(checkpoint\)")
 _IN_PLACE_BY_OPERATOR: Final = {
     ast.Add: "add",
@@ -189,7 +189,7 @@ def followed(text: str, advice: str) -> list[str]:
     if (found := _DELETE.fullmatch(advice)) is not None:
         return deleted(text, found[1], int(found[3]), after_block=found[2] is not None)
     if (found := _IN_PLACE.fullmatch(advice)) is not None:
-        return list(_in_place(text, int(found[1])))
+        return list(_in_place(text, int(found[1]), found[2]))
     if (found := _RECOMPUTE.fullmatch(advice)) is not None:
         return _recomputed(text, found[1], int(found[2]))
     return []
@@ -240,8 +240,8 @@ def _column_of_line(text: str, line: int) -> int:
     return len(whole) - len(whole.lstrip())
 
 
-def _in_place(text: str, line: int) -> Iterator[str]:
-    """Yield a program with an operation of a line in place, for each operation and operand.
+def _in_place(text: str, line: int, over: str) -> Iterator[str]:
+    """Yield a program with an operation of a line in place, for each that has the operand.
 
     The operators around it may be in place, too: NumPy writes their results there by itself.
     """
@@ -259,7 +259,8 @@ def _in_place(text: str, line: int) -> Iterator[str]:
         call = _call_of(node, library)
         assert call is not None
         for number, operand in enumerate(call[1]):
-            if isinstance(operand, ast.Constant):
+            is_it = operand.id == over if isinstance(operand, ast.Name) else over == "a temporary"
+            if isinstance(operand, ast.Constant) or not is_it:
                 continue
             inner: ast.expr = node
             made = _as_call(node, number, library)

@@ -384,12 +384,8 @@ def gathered() -> float:
 @pytest.mark.parametrize("function", [both_are_needed_at_the_end, gathered])
 def test_in_place_is_not_advised_where_it_cannot_be(function: Callable[[], object]) -> None:
     line = function.__code__.co_firstlineno
-    wrong = [f":{line + 1}", f":{line + 3}"]
-    assert not [
-        each
-        for each in peak_of(function).advice
-        if each.text.startswith("in place") and each.text.endswith(tuple(wrong))
-    ]
+    advised = [each.text for each in peak_of(function).advice if each.text.startswith("in place")]
+    assert not [each for each in advised if f":{line + 1} (" in each or f":{line + 3} (" in each]
 
 
 def test_a_variable_of_a_copy_of_a_file_is_another_variable(tmp_path: Path) -> None:
