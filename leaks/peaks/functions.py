@@ -163,6 +163,8 @@ _DISPATCHING: Final = ("torch._compile", "torch._dynamo", "torch.utils._python_d
 """Modules of PyTorch whose frames are between an operation and this package, which records it."""
 _ARGUMENTS_BEFORE_INPLACE: Final = {"relu": 1, "silu": 1, "mish": 1, "elu": 2, "leaky_relu": 2}
 """How many positional arguments each function has before ``inplace``."""
+_LIBRARIES: Final = frozenset({"np", "numpy", "torch"})
+"""The names whose attributes are taken for types of NumPy or PyTorch."""
 _NUMBER_TYPES: Final = frozenset({"float", "int", "bool", "complex"})
 
 
@@ -259,7 +261,9 @@ def is_number_type(value: ast.expr) -> bool:
         return isinstance(value.value, str) and value.value[:1] in "bcfiu"
     if isinstance(value, ast.Name):
         return value.id in _NUMBER_TYPES
-    return isinstance(value, ast.Attribute) and value.attr != "dtype" and not value.attr.startswith("obj")
+    if not isinstance(value, ast.Attribute) or not isinstance(value.value, ast.Name):
+        return False
+    return value.value.id in _LIBRARIES and not value.attr.startswith("obj")
 
 
 def _is_number_type(keyword: ast.keyword) -> bool:

@@ -936,7 +936,7 @@ class Source:
         else:
             return []
         kinds = [self._values.kind_of(each) for each in operands]
-        if any(kind is None or kind.numbers == "unknown" for kind in kinds):
+        if any(kind is None or kind.numbers in ("any", "unknown") for kind in kinds):
             return []
         return [
             each

@@ -43,8 +43,11 @@ _OF_ANOTHER_TYPE: Final = frozenset({"int", "long", "type_as", "view"})
 """Methods in `VIEWS` whose results may have other numbers."""
 _WITHOUT_CODE_OF_THE_PROGRAM: Final = ("builtins", "numpy", "torch")
 """Packages of the types at whose instances an attribute is read: no code of the program runs."""
-Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
-"""The numbers of a value: exact ones of Python's, floating-point or complex ones, or either."""
+Numbers: TypeAlias = Literal["python", "inexact", "any", "unknown"]
+"""The numbers of a value: exact ones of Python's, floating-point or complex ones, or any.
+
+For ``"unknown"``, an array may be one of objects, which refers to what is put into it.
+"""
 
 
 class ValueKind(NamedTuple):
@@ -76,8 +79,10 @@ class Instance(NamedTuple):
 
 NUMBER: Final = ValueKind("python", 0)
 """An exact number, or another value of Python's that holds nothing, such as a string."""
+NUMERIC: Final = ValueKind("any", None)
+"""An array or a tensor of numbers of which no more is known."""
 UNKNOWN: Final = ValueKind("unknown", None)
-"""An array or a tensor of which no more is known."""
+"""An array or a tensor, perhaps of objects."""
 
 
 class _Bound(NamedTuple):
@@ -156,8 +161,8 @@ class Values:
         return any(self._is_born(offset) for offset in self.offsets_of(node))
 
     def is_part_of_array(self, target: ast.expr) -> bool:
-        """Return whether what is assigned to a target is copied into an array."""
-        return isinstance(target, ast.Subscript) and self.kind_of(target.value) is not None
+        """Return whether what is assigned to a target is copied into an array of numbers."""
+        return isinstance(target, ast.Subscript) and self._is_numeric(target.value)
 
     def kind_of(self, value: ast.expr) -> ValueKind | None:
         """Return what is known of a value; None where it may be a container or another object."""
@@ -281,7 +286,9 @@ class Values:
             if has_option(call) or len(kinds) > function.nin or (None in kinds and not self.is_born_at(call)):
                 return None
             is_known = name in INEXACT and None not in kinds and not call.keywords
-            return _combined([each for each in kinds if each is not None]) if is_known else UNKNOWN
+            if is_known:
+                return _combined([each for each in kinds if each is not None])
+            return NUMERIC if all(map(self._is_numeric, call.args)) and not call.keywords else UNKNOWN
         if is_library_function(function):
             return self._kind_of_library_call(call, function) if makes_new(name, call, is_method=False) else None
         if function is None and isinstance(call.func, ast.Attribute):
@@ -307,7 +314,12 @@ class Values:
         if types:
             is_inexact = name in CREATING and all(_is_inexact_type(each) for each in types)
         is_inexact = is_inexact and all(each.arg == "dtype" for each in call.keywords)
-        return ValueKind("inexact", self._ndim_of(name, given)) if is_inexact else UNKNOWN
+        if is_inexact:
+            return ValueKind("inexact", self._ndim_of(name, given))
+        content = [*call.args, *(each.value for each in call.keywords if each.arg not in ("axis", "dtype"))]
+        is_numeric = (name in CREATING and name != "full") or all(map(self._is_numeric, content))
+        is_numeric = all(map(self._is_number_type, types)) if types else is_numeric
+        return NUMERIC if is_torch or is_numeric else UNKNOWN
 
     def _may_have_objects(self, name: str, call: ast.Call) -> bool:
         """Return whether an array that a function makes may be one of objects, a container."""
@@ -332,6 +344,13 @@ class Values:
             return self.kind_of(value.value) is not None
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
         return is_number_type(value) or (not is_text and self.kind_of(value) == NUMBER)
+
+    def _is_numeric(self, value: ast.expr) -> bool:
+        """Return whether a value, or a list that is written out, has numbers and nothing else."""
+        if isinstance(value, (ast.List, ast.Tuple)):
+            return all(map(self._is_numeric, value.elts))
+        kind = None if _is_none(value) else self.kind_of(value)
+        return kind is not None and kind.numbers != "unknown"
 
     def _has_numbers(self, value: ast.expr) -> bool:
         """Return whether a value, or a list that is written out, has numbers and arrays only."""
@@ -361,11 +380,16 @@ class Values:
             return None
         if method.attr in ("mean", "sum", "max", "min", "std", "var", "prod") and not call.args and not call.keywords:
             return ValueKind(whole.numbers, 0)
+        types = [each.value for each in call.keywords if each.arg == "dtype"]
+        types += call.args[:1] if method.attr == "astype" else []
+        is_numeric = whole.numbers != "unknown" and all(map(self._is_number_type, types))
         if makes_new(method.attr, call, is_method=True):
-            return UNKNOWN
+            return NUMERIC if is_numeric else UNKNOWN
         # Not where an argument is of unknown kind: ``x.view(Sub)`` has the operators of a class.
         is_array = method.attr in VIEWS and None not in [self.kind_of(each) for each in call.args]
-        numbers = "unknown" if method.attr in _OF_ANOTHER_TYPE else whole.numbers
+        numbers: Numbers = whole.numbers
+        if method.attr in _OF_ANOTHER_TYPE:
+            numbers = "any" if is_numeric else "unknown"
         return ValueKind(numbers, None) if is_array and method.attr not in ("astype", "to") else None
 
 
@@ -383,11 +407,11 @@ def _kind_of_object(thing: object) -> ValueKind | None:
     if type(thing) in (int, bool, str):
         return NUMBER
     if type(thing) is np.ndarray and not thing.dtype.hasobject:
-        return ValueKind("inexact" if thing.dtype.kind in "fc" else "unknown", thing.ndim)
+        return ValueKind("inexact" if thing.dtype.kind in "fc" else "any", thing.ndim)
     tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
     if tensor is not None and type(thing) in (tensor, getattr(sys.modules["torch"].nn, "Parameter", None)):
         is_inexact = cast("Any", thing).is_floating_point() and not cast("Any", thing).requires_grad
-        return ValueKind("inexact" if is_inexact else "unknown", cast("Any", thing).ndim)
+        return ValueKind("inexact" if is_inexact else "any", cast("Any", thing).ndim)
     return None
 
 
@@ -396,9 +420,8 @@ def _combined(kinds: list[ValueKind]) -> ValueKind:
     numbers = {each.numbers for each in kinds}
     dims = [each.ndim for each in kinds if each.ndim is not None]
     ndim = max(dims) if len(dims) == len(kinds) and dims else None
-    if "unknown" in numbers:
-        return ValueKind("unknown", ndim)
-    return ValueKind("inexact" if "inexact" in numbers else "python", ndim)
+    order: tuple[Numbers, ...] = ("unknown", "any", "inexact", "python")
+    return ValueKind(next((each for each in order if each in numbers), "python"), ndim)
 
 
 def _joined(kinds: list[ValueKind | None]) -> ValueKind | None:
@@ -407,7 +430,8 @@ def _joined(kinds: list[ValueKind | None]) -> ValueKind | None:
         return None
     numbers: set[Numbers] = {each.numbers for each in kinds if each is not None}
     dims = {each.ndim for each in kinds if each is not None}
-    return ValueKind(numbers.pop() if len(numbers) == 1 else "unknown", dims.pop() if len(dims) == 1 else None)
+    either: Numbers = "unknown" if "unknown" in numbers else "any"
+    return ValueKind(numbers.pop() if len(numbers) == 1 else either, dims.pop() if len(dims) == 1 else None)
 
 
 def _is_none(value: ast.expr) -> bool:

@@ -115,6 +115,13 @@ KEPT = {
     "a place in an array like one of objects": "v = np.empty_like(objects)\n    v[0] = x",
     "a place in an array with another's type": "v = np.empty(1, dtype=objects.dtype)\n    v[0] = x",
     "a place in an array of objects of the module": "objects[0] = x",
+    "a place in joined objects": "v = np.concatenate([objects, objects])\n    v[0] = x",
+    "a place in repeated objects": "v = np.tile([None, None], 2)\n    v[0] = x",
+    "a place in objects without the first": "v = np.delete(np.tile(objects, 2), 0)\n    v[0] = x",
+    "a place in computed objects": "v = np.zeros(1, object) * 2\n    v[0] = x",
+    "a place in objects that are numbers at first": "v = np.zeros(2).astype(object)\n    v[0] = x",
+    "a place in an array of an unknown type": "v = np.empty(2, Node.kind)\n    v[0] = x",
+    "a place in an array of an unknown type, by name": "v = np.empty(2, dtype=Node.kind)\n    v[0] = x",
     "the message of an assertion": (
         "try:\n        assert x[0] > 1, x\n    except AssertionError as error:\n        kept.append(error)"
     ),
@@ -142,6 +149,9 @@ FREE = {
     "a condition": "v = 2 if x[0] else 3",
     "an index": "v = np.arange(N)[x.astype(int)]",
     "a place in another": "z0 = np.zeros(N)\n    z0[:] = x",
+    "a place in joined arrays": "z0 = np.concatenate([np.ones(3), np.zeros(N)])\n    z0[3:] = x",
+    "a place in whole numbers": "z0 = np.zeros(N, int)\n    z0[:] = x",
+    "a place in a cast": "z0 = np.abs(np.ones(N)).astype('i4')\n    z0[:] = x",
     "an argument": "v = np.add(x, 1, where=x > 0, out=None)",
     "a text": "v = f'{x[0]:.1f}'",
     "a histogram": "v = float(np.histogram(x, 3)[0][0])",
@@ -180,6 +190,8 @@ wide = np.ones((1, 300, 300))
 kept = []
 
 class Node:
+    kind = object
+
     def __init__(self, value):
         self.value = value
 
