@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.base.sites import Mark, line_of, shown
+from ...scopes.base.sites import Mark, Role, line_of, role_of, shown
 from ..report.peak import Advice
 from .functions import plain_module_call, without_notes
 from .recording import Recording, ServedBy, user_place
@@ -218,7 +218,7 @@ def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
         Bytes that live all the time, and belong to the peak too.
     """
     _, peak_nbytes = recording.peak()
-    if not peak_nbytes:
+    if not peak_nbytes or _runs_code_for_arrays(np.ndarray):
         return ()
     found: list[Advice] = []
     seen: set[str] = set()
@@ -501,6 +501,18 @@ class _Replay:
         _, _, bound = variable
         uses = known.uses_of(operand.id, bound, source)
         return uses is not None and max(uses, default=0) <= source.end_line(offset)
+
+
+def _runs_code_for_arrays(cls: type[Any]) -> bool:
+    """Return whether a subclass has an ``__array_finalize__`` of the program's.
+
+    It is called for each array that is made of another, and may keep either.
+    """
+    for each in cls.__subclasses__():
+        code = getattr(vars(each).get("__array_finalize__"), "__code__", None)
+        if (isinstance(code, CodeType) and role_of(code) is Role.USER) or _runs_code_for_arrays(each):
+            return True
+    return False
 
 
 def _no_advice_for_deep_source() -> suppress:
