@@ -82,7 +82,7 @@ class ScopedCollate(Generic[P, R]):
     escapes: EscapesOption
 
     def __init__(self, function: Callable[P, R], *, escapes: EscapesOption = "dispose") -> None:
-        check_escapes_option(escapes)
+        check_escapes_option(escapes, "ScopedCollate")
         if isinstance(function, ScopedCollate):
             function = function.function
         if not callable(function):

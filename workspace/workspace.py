@@ -34,7 +34,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..leaks.peaks.advice import advise
 from ..leaks.peaks.program import pass_of_workspace
 from ..leaks.peaks.recording import Birth, Recording, ServedBy, line_of_birth, line_text, living_rows, user_place
-from ..leaks.report.peak import LinePeak
+from ..leaks.report.peak import PERSISTENT_ARRAYS, LinePeak
 from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
 from ..scopes.base.errors import ScopeNestingError, WorkspaceError
@@ -589,7 +589,7 @@ class Workspace:
         ValueError
             `escapes` is none of the three.
         """
-        check_escapes_option(escapes)
+        check_escapes_option(escapes, "run")
         return Run(self, _checked_key(key, "run"), escapes)
 
     def persistent(
@@ -763,7 +763,7 @@ class Workspace:
         time, nbytes = recording.peak()
         rows = list(living_rows(recording, time))
         if fixed:
-            rows.append(LinePeak("persistent arrays", fixed, len(self._persistent)))
+            rows.append(LinePeak(PERSISTENT_ARRAYS, fixed, len(self._persistent)))
         return Peak(
             key=course.key,
             nbytes=nbytes + fixed,

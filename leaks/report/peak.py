@@ -9,6 +9,7 @@ from typing import Final, final
 from ...scopes.base.process import bytes_text
 
 __all__ = [
+    "PERSISTENT_ARRAYS",
     "Advice",
     "Life",
     "LinePeak",
@@ -16,6 +17,8 @@ __all__ = [
     "peak_lines",
 ]
 
+PERSISTENT_ARRAYS: Final = "persistent arrays"
+"""What stands for the line of the arrays that live over the passes of a workspace."""
 _ROWS: Final = 10
 """So many lines, and so many pieces of advice, are shown."""
 
@@ -28,7 +31,7 @@ class LinePeak:
     Attributes
     ----------
     line : str
-        The line.
+        The line; for arrays that live over the passes of a workspace, "persistent arrays".
     nbytes, count : int
         The bytes, and the number of births.
     """
@@ -38,7 +41,10 @@ class LinePeak:
     count: int
 
     def __str__(self) -> str:
-        return f"{bytes_text(self.nbytes):>10} in {self.count} at {self.line}"
+        what = f"{bytes_text(self.nbytes):>10} in {self.count}"
+        if self.line == PERSISTENT_ARRAYS:
+            return f"{what} persistent array{'s' * (self.count != 1)}"
+        return f"{what} at {self.line}"
 
 
 @final

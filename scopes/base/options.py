@@ -31,7 +31,7 @@ def check_graph_option(option: object) -> None:
         raise ValueError(f'dispose_scope: graph must be "keep", "detach", "error", "none" or "refuse", not {option!r}')
 
 
-def check_escapes_option(option: object) -> None:
-    """Raise `ValueError` if an option is none of the three."""
+def check_escapes_option(option: object, verb: str = "dispose_scope") -> None:
+    """Raise `ValueError` if an option of what is called is none of the three."""
     if option not in _ESCAPES:
-        raise ValueError(f'dispose_scope: escapes must be "dispose", "keep" or "raise", not {option!r}')
+        raise ValueError(f'{verb}: escapes must be "dispose", "keep" or "raise", not {option!r}')

@@ -45,7 +45,7 @@ def test_another_option_is_refused(option):
         ds.dispose_scope(escapes=option)
     with pytest.raises((ValueError, TypeError), match="escapes"):
         ds.scoped_batches([], escapes=option)
-    with pytest.raises((ValueError, TypeError), match="escapes"):
+    with pytest.raises((ValueError, TypeError), match=r"^ScopedCollate: escapes"):
         ds.ScopedCollate(list, escapes=option)
 
 

@@ -353,8 +353,10 @@ def test_persistent_arrays_count_for_the_limit() -> None:
     workspace = ds.Workspace("step", limit="100 kB")
     workspace.persistent("cache", 12_000)
     run_passes(workspace, 1, rows=50)
-    with pytest.raises(MemoryError, match=r"96\.0 kB in 1 at persistent arrays"):
+    with pytest.raises(MemoryError, match=r"96\.0 kB in 1 persistent array\b"):
         workspace.run().__enter__()
+    workspace.persistent("more", 10)
+    assert "96.1 kB in 2 persistent arrays\n" in str(workspace.peak())
 
 
 def test_a_strict_workspace_raises_at_the_end_of_a_pass_that_misses() -> None:
@@ -1145,7 +1147,7 @@ def test_a_pass_keeps_what_is_held_where_it_is_asked_to() -> None:
     with workspace.run():
         held.append(ds.zeros(3))
     assert [ds.is_disposed(tensor) for tensor in held] == [False, True]
-    with pytest.raises(ValueError, match='escapes must be "dispose", "keep" or "raise"'):
+    with pytest.raises(ValueError, match=r'^run: escapes must be "dispose", "keep" or "raise"'):
         workspace.run(escapes="all")  # type: ignore[arg-type]
 
 

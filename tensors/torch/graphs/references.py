@@ -108,8 +108,8 @@ class Steps:
     def reached(self, tensor: Any) -> int:
         """Return in how many steps the nodes of a tensor's graph were made.
 
-        What was made behind the last step is of that step. 0 for a tensor without a graph, before the second step, and where optimizers step on several
-        threads.
+        What was made behind the last step is of that step. 0 for a tensor without a graph, before
+        the second step, and where optimizers step on several threads.
 
         Only the steps of optimizers that have parameters of the graph count: a critic may step
         while the graph of a policy waits for the end of an episode. Where no optimizer has one (it
