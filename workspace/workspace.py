@@ -188,14 +188,14 @@ class _Course:
         """
         slots: list[_Slot] = []
         running = _running_code()
-        traces: dict[int, tuple[Mark, ...]] = {}
+        # Births of one line share their places. What the slab served has those of an earlier pass.
+        traces = {id(slot.places): slot.trace for slot in self.slots}
         for number, birth in enumerate(births):
             if not birth.is_planned:
                 continue
             before = None if birth.slot is None or birth.outcome is ServedBy.LARGER else self.slots[birth.slot]
             nbytes = birth.nbytes if before is None else max(before.nbytes, birth.nbytes)
             escapes = birth.died is None or (before is not None and before.escapes)
-            # Births of one line share their places.
             trace = traces.get(id(birth.places))
             if trace is None:
                 trace = traces[id(birth.places)] = _trace_of(birth.places, running)

@@ -417,7 +417,7 @@ def _kind_of_object(thing: object) -> ValueKind | None:
 
 def _combined(kinds: list[ValueKind]) -> ValueKind:
     """Return what is known of the result of an operation on operands of some kinds."""
-    numbers = {each.numbers for each in kinds}
+    numbers: set[Numbers] = {each.numbers for each in kinds}
     dims = [each.ndim for each in kinds if each.ndim is not None]
     ndim = max(dims) if len(dims) == len(kinds) and dims else None
     order: tuple[Numbers, ...] = ("unknown", "any", "inexact", "python")

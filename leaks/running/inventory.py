@@ -978,14 +978,20 @@ def _end_of(chain: Chain | None) -> str | None:
     return _UNKNOWN_END if is_handed_on else f"when {origin.owner}() returned"
 
 
-def _was_given_back(line: _Line, scopes: Iterable[str | None]) -> bool:
+def _was_given_back(line: _Line, scopes: Sequence[str | None]) -> bool:
     """Return whether most of a line was gone whenever one of some scopes had ended.
 
     A scope releases what it owns, and a function that it runs what it holds: that is by design.
     """
-    names = [name for name in scopes if name is not None]
+    names = {name for name in scopes if name}
+    if "" in scopes:
+        # The passes of a scope without a name have the name of its line.
+        names |= {name for name in LOG.passes() if name not in UNASKED}
+    if not any(name in LOG.passes() for name in names):
+        return False
+    # A series has no points as long as nothing of the line lived at the end of a pass.
     points = [(site, point) for site in _numbers_of(line) for name in names for point in LOG.series(site, name)]
-    return bool(points) and all(2 * point[2] < _most_nbytes(LOG.site(site)) for site, point in points)
+    return all(2 * point[2] < _most_nbytes(LOG.site(site)) for site, point in points)
 
 
 def _most_nbytes(row: SiteRow) -> int:

@@ -1335,3 +1335,24 @@ def test_a_pass_that_is_entered_at_another_line_fits_the_plan() -> None:
             stack.enter_context(workspace.run())
             work()
     assert workspace.statistics().misses == 0
+
+
+def test_a_plan_that_another_loop_makes_anew_fits_from_then_on() -> None:
+    workspace = ds.Workspace("loops")
+
+    def work(n: int) -> float:
+        return float((np.ones(n) * 2.0).sum())
+
+    def loop(n: int) -> None:
+        for _ in range(3):
+            with workspace.run():
+                work(n)
+
+    def longer_loop(n: int) -> None:
+        for _ in range(3):
+            with workspace.run():
+                work(n)
+
+    loop(1000)
+    longer_loop(2000)
+    assert len(workspace.statistics().replans) == 1
