@@ -421,7 +421,8 @@ def _combined(kinds: list[ValueKind]) -> ValueKind:
     dims = [each.ndim for each in kinds if each.ndim is not None]
     ndim = max(dims) if len(dims) == len(kinds) and dims else None
     order: tuple[Numbers, ...] = ("unknown", "any", "inexact", "python")
-    return ValueKind(next((each for each in order if each in numbers), "python"), ndim)
+    found = min((order.index(each) for each in numbers), default=len(order) - 1)
+    return ValueKind(order[found], ndim)
 
 
 def _joined(kinds: list[ValueKind | None]) -> ValueKind | None:
