@@ -177,7 +177,7 @@ def referents_of(node: Any) -> list[object]:
     """Return the objects that an object refers to directly and can be called a holder of.
 
     Left out is what functions and frames need to run: globals, builtins, callers. Empty for a
-    module: its variables are roots.
+    module and its namespace: its variables are roots.
     """
     cls = class_of(node)
     if cls in _WITHOUT_REFERENTS:
@@ -227,11 +227,14 @@ def is_module(thing: object) -> bool:
 
 def runs_module(frame: types.FrameType) -> bool:
     """Return whether the locals of a frame are the globals of a module that can be found."""
-    if frame.f_code.co_flags & _OPTIMIZED:
-        return False
-    name: object = frame.f_globals.get("__name__")
+    return not frame.f_code.co_flags & _OPTIMIZED and _is_of_module(frame.f_globals)
+
+
+def _is_of_module(names: dict[str, Any]) -> bool:
+    """Return whether a dict is the namespace of a module in `sys.modules`."""
+    name: object = names.get("__name__")
     module = sys.modules.get(name) if type(name) is str else None
-    return module is not None and is_module(module) and _module_namespace(module) is frame.f_globals
+    return module is not None and is_module(module) and _module_namespace(module) is names
 
 
 def is_namespace(thing: Any) -> bool:
@@ -362,14 +365,15 @@ else:
 
 
 def _of_function(node: types.FunctionType) -> list[object]:
+    # The globals of a module that is not in `sys.modules`, such as a plugin that was executed from
+    # its file, are held by its functions.
     variables = node.__globals__
-    # The globals of a module in `sys.modules` are roots, and are left out here. Those of another
-    # module, such as a plugin that was executed from its file, are held by its functions.
-    name = variables.get("__name__")
-    module = sys.modules.get(name) if type(name) is str else None
-    are_roots = isinstance(module, types.ModuleType) and _module_namespace(module) is variables
-    left_out = (variables if are_roots else None, getattr(node, "__builtins__", None))
+    left_out = (variables if _is_of_module(variables) else None, getattr(node, "__builtins__", None))
     return [child for child in referents(node) if not any(child is thing for thing in left_out)]
+
+
+def _of_dict(node: dict[Any, object]) -> list[object]:
+    return [] if _is_of_module(node) else referents(node)
 
 
 def _of_frame(node: types.FrameType) -> list[object]:
@@ -432,6 +436,7 @@ _LEAVES_WITH_REFERENTS: Final = {
 }
 _WITHOUT_REFERENTS: Final = LEAF_TYPES - _LEAVES_WITH_REFERENTS
 _REFERENTS_BY_TYPE: Final[dict[type, Callable[[Any], list[object]]]] = {
+    dict: _of_dict,
     contextvars.Context: lambda node: [*node, *node.values()],
     types.FunctionType: _of_function,
     types.FrameType: _of_frame,

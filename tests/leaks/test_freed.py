@@ -7,6 +7,8 @@ import functools
 import gc
 import importlib
 import logging
+import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,6 +71,16 @@ def test_what_only_a_library_holds_is_told_beside_what_the_program_holds() -> No
 def test_chains_that_differ_by_an_index_are_one() -> None:
     BOX["things"] = [Thing()] * 5
     assert ds.why_alive(BOX["things"][0]) == (f"{HERE}['things'][0]",)
+
+
+def test_what_refers_to_the_namespace_of_a_module_is_no_holder_of_its_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugin = types.ModuleType("plugin")
+    monkeypatch.setitem(sys.modules, "plugin", plugin)
+    vars(plugin)["thing"] = Thing()
+    BOX["guards"] = {"G": vars(plugin)}
+    assert ds.why_alive(vars(plugin)["thing"]) == ("module plugin.thing",)
 
 
 def test_what_nothing_holds_says_so() -> None:
