@@ -42,6 +42,11 @@ _KEYS: Final = re.compile(r"\[[^\[\]]*\]")
 _ITEMS_OF_CONTAINER: Final = 2
 """A container that dominates fewer objects with memory is no better name than another object."""
 
+_OBJECTS_NAMED: Final = 100
+"""Of the memory of an object that is no container, a part that is smaller than one in so many is
+reported under the object: a linked list has as many such parts as nodes.
+"""
+
 Piece = tuple[Sequence[tuple[Hashable, int]], int]
 """The storages of a resource or of memory, with their bytes; and its index in the caller's list."""
 
@@ -207,21 +212,7 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
         search.from_roots(library_roots(), libraries=True)
         graph.add_roots(search.library_referents)
         tree = dominators_of(graph.successors)
-    last_storage = len(graph.storages)
-    weights = graph.weights(tree)
-    # How many of the nodes that each node immediately dominates retain wanted storages.
-    item_counts = [0] * len(tree.above)
-    for node in tree.order:
-        if weights[node] and tree.above[node] != UNREACHED:
-            item_counts[tree.above[node]] += 1
-    # For each node, the node to report its memory under: itself, or one that dominates it.
-    named = [0] * len(tree.above)
-    for node in tree.order[1:]:
-        above = named[tree.above[node]]
-        if node <= last_storage or not weights[node]:
-            named[node] = above
-            continue
-        named[node] = node if _is_better(graph, item_counts, node, above, tree.above) else above
+    named = _named_nodes(graph, tree)
     places_by_node: dict[int, list[int]] = {}
     for storages, place in pieces:
         node = graph.storages[storages[0][0]] if storages else 0
@@ -231,20 +222,45 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
     return _merged(rows)
 
 
-def _is_better(graph: _Graph, item_counts: Sequence[int], node: int, above: int, parents: Sequence[int]) -> bool:
-    """Return whether memory is better reported under a node than under one that dominates it."""
-    thing = graph.objects[node]
-    if framework_of(class_of(thing)) is not None or _is_inner(graph, node, parents):
-        return False
-    if not above:
+def _named_nodes(graph: _Graph, tree: Dominators) -> list[int]:
+    """Return for each node the one to report its memory under: itself, or one that dominates it.
+
+    0 stands for memory that no single object retains.
+    """
+    above, weights, last_storage = tree.above, graph.weights(tree), len(graph.storages)
+    # How many of the nodes that each node immediately dominates retain wanted storages.
+    item_counts = [0] * len(above)
+    for node in tree.order:
+        if weights[node] and above[node] != UNREACHED:
+            item_counts[above[node]] += 1
+    named = [0] * len(above)
+
+    def is_better(node: int, other: int) -> bool:
+        """Return whether memory is better reported under a node than under one around it."""
+        thing = graph.objects[node]
+        if framework_of(class_of(thing)) is not None or _is_inner(graph, node, above):
+            return False
+        if not other:
+            return True
+        is_container, is_other_container = (
+            _is_container(graph.objects[candidate]) and item_counts[candidate] >= _ITEMS_OF_CONTAINER
+            for candidate in (node, other)
+        )
+        if is_other_container and not (is_container and item_counts[node] >= item_counts[other]):
+            return False
+        if not is_other_container and weights[node] * _OBJECTS_NAMED < weights[other]:
+            return False
+        # A linked list, or a tree, is reported under its first node.
+        while other:
+            if class_of(graph.objects[other]) is class_of(thing) and item_counts[other] >= item_counts[node]:
+                return False
+            other = named[above[other]]
         return True
-    is_container, is_above_container = (
-        _is_container(graph.objects[candidate]) and item_counts[candidate] >= _ITEMS_OF_CONTAINER
-        for candidate in (node, above)
-    )
-    if is_container and is_above_container:
-        return item_counts[node] >= item_counts[above]
-    return is_container or not is_above_container
+
+    for node in tree.order[1:]:
+        other = named[above[node]]
+        named[node] = node if node > last_storage and weights[node] and is_better(node, other) else other
+    return named
 
 
 def _is_container(thing: object) -> bool:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,41 @@ def test_a_look_asks_what_retains_memory_only_if_something_grew(passes: int) -> 
     assert told == [passes * 8000]
     assert of_look == (told if passes == 20 else [])
     assert [report.kept_nbytes + report.nbytes for report in reports] == [passes * 8000] * 2
+
+
+class Node:
+    """A node of a linked list."""
+
+    def __init__(self, value: object, previous: object) -> None:
+        self.value = value
+        self.previous = previous
+
+
+class Edge(Node):
+    """What stands between two nodes."""
+
+
+@pytest.mark.parametrize(
+    ("link", "type_name"),
+    [
+        (Node, "Node"),
+        (lambda value, head: Node([value, np.ones(1000)], head), "Node"),
+        # The first node keeps its own value.
+        (lambda value, head: Node(value, Edge(np.ones(1000), head)), "Edge"),
+        (lambda value, head: [value, head], "list"),
+    ],
+)
+def test_a_linked_list_is_reported_under_its_first_node(
+    link: Callable[[object, object], object], type_name: str
+) -> None:
+    head: object = None
+    with LeakDetector() as detector:
+        for _ in range(300):
+            head = link(np.ones(1000), head)
+        report = detector.report(of_program=True)
+    # As many rows as nodes, each with the way to it, would take time for all pairs of nodes.
+    assert max(report.retainers, key=lambda row: row.nbytes).type == type_name
+    assert len(report.retainers) <= 3
 
 
 def test_lines_that_one_list_retains_are_one_row_that_names_the_line_which_appends(tmp_path: Path) -> None:
