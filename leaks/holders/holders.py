@@ -285,6 +285,9 @@ _CHAINS_SHOWN: Final = 3
 _SUBJECTS_ASKED: Final = 12
 """About so many subjects of a line stand for all of them: a line may have a million."""
 
+_SUBJECTS_WITH_ALL_WAYS: Final = 1_000
+"""Of a line with more subjects, further holders are found only of those that stand for all."""
+
 _CONTAINERS: Final = (list, tuple, set, frozenset, dict, deque, OrderedDict, defaultdict)
 
 
@@ -410,6 +413,11 @@ class Holders:
             object_limit,
             sizes or {},
             meets_all=meets_all,
+            asked={
+                subject
+                for group in self._groups
+                for subject in (group if len(group) <= _SUBJECTS_WITH_ALL_WAYS else _spread(group))
+            },
         )
         self._held_by: dict[Subject, _HeldBy] = {}
         # Whether the search for cycles ended at its limit, before every group was asked.

@@ -512,11 +512,13 @@ class Ways:
         For each subject that was found, the last steps of further ways to it.
     lone_tensors : dict
         For memory that was found at a tensor that refers to nothing else, the ``id`` of the tensor.
+    found : dict
+        Subjects by the ``id`` of the object that they were found at.
     kept : int
         How many ways to one subject are returned at most.
     """
 
-    __slots__ = ("_links", "_lone_tensors", "_other_ways", "_seen", "kept")
+    __slots__ = ("_found", "_links", "_lone_tensors", "_other_ways", "_seen", "kept")
 
     def __init__(
         self,
@@ -524,6 +526,7 @@ class Ways:
         links: dict[int, int | Origin],
         other_ways: dict[Subject, list[Link]],
         lone_tensors: dict[Subject, int],
+        found: dict[int, Subject],
         *,
         kept: int,
     ) -> None:
@@ -532,6 +535,7 @@ class Ways:
         self._seen = seen
         self._links = links
         self._other_ways = other_ways
+        self._found = found
 
     def chains_of(self, subject: Subject) -> list[Holder]:
         """Return how code reaches a subject: at most `kept` chains, the shortest first."""
@@ -546,6 +550,10 @@ class Ways:
             for index in range(len(chain) - 1, 0, -1):
                 if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
                     carriers[holder_of(origin, chain[: index + 1])] = None
+                    tensor = self._found.get(id(chain[index - 1]))
+                    for its_origin, its_chain, step in () if tensor is None else self.to(tensor):
+                        if its_chain[-1] is chain[index - 1] and not step:
+                            carriers[holder_of(its_origin, [*its_chain, chain[index]])] = None
                     break
         return list(carriers)
 

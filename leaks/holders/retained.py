@@ -47,6 +47,9 @@ _OBJECTS_NAMED: Final = 100
 reported under the object: a linked list has as many such parts as nodes.
 """
 
+_HOLDERS_SHOWN: Final = 3
+"""So many holders of memory are named that no single object retains."""
+
 Piece = tuple[Sequence[tuple[Hashable, int]], int]
 """The storages of a resource or of memory, with their bytes; and its index in the caller's list."""
 
@@ -141,6 +144,46 @@ class _Graph:
         """Add edges from the root to some objects, by ``id``."""
         self.successors[0] = list({*self.successors[0], *(self._numbers[key] for key in keys if key in self._numbers)})
 
+    def holders_of(self, identity: Hashable, search: Search) -> list[str]:
+        """Return how code reaches the variables and objects that hold a storage.
+
+        Tensors, graphs and models that have it are not named, but what holds them.
+        """
+        referrers: dict[int, list[int]] = {}
+        for number, below in enumerate(self.successors):
+            for child in below:
+                referrers.setdefault(child, []).append(number)
+        storage = self.storages[identity]
+        reached = {storage: None}
+        pending = [storage]
+        texts: dict[str, None] = {}
+        while pending:
+            number = pending.pop(0)
+            for above in referrers.get(number, ()):
+                if above in reached:
+                    continue
+                if not above:
+                    texts |= {
+                        origin.text: None
+                        for group in user_roots()
+                        for origin, thing in group
+                        if self._numbers.get(id(thing)) == number
+                    }
+                elif self._is_part(above, referrers):
+                    reached[above] = None
+                    pending.append(above)
+                else:
+                    texts[holder_of(*search.ways.way_to(id(self.objects[above])))] = None
+        return list(texts)
+
+    def _is_part(self, number: int, referrers: Mapping[int, Sequence[int]]) -> bool:
+        """Return whether an object is a tensor, of a graph or of a model, or a tuple of such."""
+        thing = self.objects[number]
+        if framework_of(class_of(thing)) is not None or class_of(thing) is tuple:
+            return True
+        is_dict = class_of(thing) is dict
+        return is_dict and any(framework_of(class_of(self.objects[above])) for above in referrers.get(number, ()))
+
     def explains(self, search: Search, tree: Dominators) -> bool:
         """Return whether the graph has all references to the objects that retain memory.
 
@@ -218,7 +261,12 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
         node = graph.storages[storages[0][0]] if storages else 0
         if node and tree.above[node] != UNREACHED:
             places_by_node.setdefault(named[node], []).append(place)
-    rows = [_row(search, graph.objects[node] if node else None, places) for node, places in places_by_node.items()]
+    rows = [_row(search, graph.objects[node], places) for node, places in places_by_node.items() if node]
+    if shared := places_by_node.get(0):
+        # One in the middle stands for all.
+        place_of_one = shared[len(shared) // 2]
+        one = next(storages[0][0] for storages, place in pieces if place == place_of_one)
+        rows.append(Retained(_shared_by(graph.holders_of(one, search)), "", None, tuple(shared), None))
     return _merged(rows)
 
 
@@ -281,9 +329,13 @@ def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
     )
 
 
+def _shared_by(holders: Sequence[str]) -> str:
+    """Return the text for memory that some objects hold together."""
+    shown = holders[:_HOLDERS_SHOWN]
+    return f"{SHARED}, such as {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else SHARED
+
+
 def _row(search: Search, thing: object, places: Sequence[int]) -> Retained:
-    if thing is None:
-        return Retained(SHARED, "", None, tuple(places), None)
     origin, chain = search.ways.way_to(id(thing))
     cls = class_of(thing)
     name = qualified_name_of(cls)

@@ -100,6 +100,8 @@ class Search:
         Whether further holders of memory are looked for when one was found.
     meets_all : bool, default False
         Whether everything that variables lead to is reached, also when all subjects are found.
+    asked : collection of Subject, optional
+        Memory of which further holders are kept too. There may be a million subjects.
 
     Attributes
     ----------
@@ -139,6 +141,7 @@ class Search:
         opaque: Container[int] = (),
         finds_all: bool = False,
         meets_all: bool = False,
+        asked: Collection[Subject] = (),
     ) -> None:
         self.object_limit = object_limit
         self.stopped = False
@@ -159,6 +162,10 @@ class Search:
         self._bound = object_limit
         self._wanted: dict[int, Entry] = {}
         self._wanted_memory: dict[Hashable, tuple[Subject, ...]] = {}
+        self._asked_memory: dict[Hashable, list[Subject]] = {}
+        for subject in asked:
+            if not isinstance(subject, Entry):
+                self._asked_memory.setdefault(subject.identity, []).append(subject)
         self._found: dict[int, Subject] = {}
         for subject in subjects:
             if subject() is None:
@@ -180,6 +187,7 @@ class Search:
             self._links,
             self._other_ways,
             self.lone_tensors,
+            self._found,
             kept=ALL_WAYS_KEPT if finds_all else WAYS_KEPT,
         )
         # Subjects that a variable refers to, with the variable: they are not settled before it is
@@ -280,6 +288,7 @@ class Search:
     def _walk(self, stage: int, pending: deque[object], libraries: bool) -> None:
         seen, links, wanted, found, treatments = self._seen, self._links, self._wanted, self._found, self._treatments
         wanted_memory, sizes, lone_tensors = self._wanted_memory, self._sizes, self.lone_tensors
+        asked_memory = self._asked_memory
         is_graph = stage == IN_GRAPH
         skips_lone_tensors = stage == EDGES_PLAIN and not libraries and not self._finds_all
         looked_at = self._looked_at
@@ -312,9 +321,11 @@ class Search:
                 and (identity := known.framework.lone_storage(node)) is not None
             ):
                 self._note_lone_tensor(node, identity, known.framework)
+                if identity in asked_memory:
+                    self._note_asked(parent, identity, "", stage)
                 children = (class_of(node),)
             else:
-                if self._wanted_memory or self._sizes:
+                if self._wanted_memory or self._sizes or asked_memory:
                     counts = parent not in self._bases and not is_graph
                     self._note_memory(node, known.framework.memory_of(node), counts, stage)
                 if is_graph and known.part == "node":
@@ -339,10 +350,11 @@ class Search:
                     if key in self._bases and (known is None or known.part == "module"):
                         self._bases.discard(key)
                         self._count_use(child)
-                    if self._finds_all and child_known is not None and child_known.part == "tensor":
+                    asks = self._finds_all or (asked_memory and key not in found)
+                    if asks and child_known is not None and child_known.part == "tensor":
                         self._note_memory(child, child_known.framework.memory_of(child), False, stage)
-                    if key in found:
-                        self._add_way(found[key], parent, key, stage)
+                    if key in found and (self._finds_all or known is None or known.part != "tensor"):
+                        self._add_way(found[key], (parent, key), stage)
                     continue
                 elif action == CLASS and not libraries and self._is_library_class(child):
                     continue
@@ -360,6 +372,8 @@ class Search:
                             lone_tensors[subject] = key
                             if isinstance(subject, Entry):
                                 wanted.pop(subject.key, None)
+                        if identity in asked_memory:
+                            self._note_asked(key, identity, "", stage)
                         if sizes and identity in sizes:
                             self._note_lone_tensor(child, identity, child_known.framework)
                         if len(seen) > bound:
@@ -414,6 +428,8 @@ class Search:
                 self._other_ways[subject] = [(id(node), step)]
                 if isinstance(subject, Entry):
                     self._wanted.pop(subject.key, None)
+            if identity in self._asked_memory:
+                self._note_asked(id(node), identity, step, stage)
 
     def _note_lone_tensor(self, tensor: object, identity: Hashable, framework: Framework) -> None:
         """Settle the subjects whose storage a lone tensor uses, and count its use."""
@@ -438,16 +454,41 @@ class Search:
                 if identity in self._sizes:
                     self.used[identity] = self.used.get(identity, 0) + used_nbytes
 
-    def _add_way(self, subject: Subject, parent: int, child: int, stage: int) -> None:
-        ways = self._other_ways.get(subject)
-        if self.stages[subject] != stage and not (self._finds_all and stage == SUSPENDED):
+    def _note_asked(self, key: int, identity: Hashable, step: str, stage: int) -> None:
+        """Add the way to an object, by ``id``, that has memory in `asked`."""
+        for subject in self._asked_memory[identity]:
+            if not step:
+                self._found.setdefault(key, subject)
+            if key not in self._bases:
+                self._add_way(subject, (key, step), stage)
+
+    def _add_way(self, subject: Subject, way: Link, stage: int) -> None:
+        """Add a way to a subject, unless one is known that ends at the same holder."""
+        if self.stages.get(subject, EDGES_PLAIN) != stage and not (self._finds_all and stage == SUSPENDED):
             # Where an earlier stage found a holder, holders of later stages are not reported.
             return
-        if ways is None:
-            if len(self._other_ways) < _SUBJECTS_WITH_OTHER_WAYS:
-                self._other_ways[subject] = [(parent, child)]
-        elif len(ways) < self.ways.kept - 1 and (parent, child) not in ways:
-            ways.append((parent, child))
+        ways = self._other_ways.get(subject, [])
+        if len(ways) >= self.ways.kept or self._holder_on(way) in map(self._holder_on, ways):
+            return
+        first = subject.key if isinstance(subject, Entry) else self.lone_tensors.get(subject)
+        if first in self._links and self._holder_on((first, "")) == self._holder_on(way):
+            return
+        if ways:
+            ways.append(way)
+        elif len(self._other_ways) < _SUBJECTS_WITH_OTHER_WAYS:
+            self._other_ways[subject] = [way]
+
+    def _holder_on(self, way: Link) -> int | Origin:
+        """Return the last object on a way, by ``id``, that is not the subject; or its origin.
+
+        A module and its dicts, such as that of its buffers, are one holder.
+        """
+        before, last = way
+        holder = above = self._links[before] if isinstance(last, str) else before
+        while not isinstance(above, Origin) and issubclass(class_of(self._seen[above]), dict):
+            above = self._links[above]
+        known = None if isinstance(above, Origin) else framework_of(class_of(self._seen[above]))
+        return above if known is not None and known.part == "module" else holder
 
     def _want_what_graphs_saved(self) -> None:
         """Look for the tensors that are left by their storages too: a graph may have saved one."""

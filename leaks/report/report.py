@@ -20,7 +20,7 @@ from .leaks import Leak, fingerprint_of
 from .live import LiveSite
 from .peak import ProgramPeak
 from .records import html_table
-from .retainer import SHARED, Retainer, noun_of
+from .retainer import Retainer, noun_of
 from .timeline import UNASKED, Timeline
 
 __all__ = [
@@ -754,7 +754,7 @@ def _causes(report: Report) -> list[Retainer]:
     places = {(pid, site.file, site.line) for pid, site in lines if site is not None}
     found: list[Retainer] = []
     for row in report.retainers:
-        if row.holder == SHARED or not row.sites or (row.pid, row.sites[0]) not in lines:
+        if not row.type or not row.sites or (row.pid, row.sites[0]) not in lines:
             continue
         grown_at = row.grown_at
         adds_elsewhere = grown_at is not None and (row.pid, grown_at.file, grown_at.line) not in places

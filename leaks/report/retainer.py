@@ -30,9 +30,10 @@ class Retainer:
     Attributes
     ----------
     holder : str
-        How code reaches the object; `SHARED` for memory that no single object retains.
+        How code reaches the object; `SHARED` with examples for memory that no single object
+        retains.
     type : str
-        The name of its type; empty for `SHARED`.
+        The name of its type; empty for memory that no single object retains.
     length : int or None
         How many items it has, if it has a length.
     count : int
@@ -86,14 +87,14 @@ class Retainer:
         verb = "retained" if self.freed is not None else "retains" if self.type else "retain"
         grown = self.grown_at
         added = "" if grown is None else f"; it is added to at {shown(grown.file)}:{grown.line}"
-        holder = self.holder.removeprefix("module __main__.")
+        holder = self.holder.replace("module __main__.", "")
         freed = "" if self.freed is None else f"; freed {self.freed}"
         known = "" if self.known is None else f"; {self.known}"
         return f"{holder}{about} {verb} {bytes_text(self.nbytes)}{born}{added}{freed}{known}"
 
 
 SHARED: Final = "several holders together"
-"""The holder of memory that no single object retains."""
+"""The beginning of the holder of memory that no single object retains."""
 
 _ROWS: Final = 10
 """So many rows are shown."""

@@ -218,10 +218,30 @@ def test_a_storage_counts_once_and_what_two_hold_is_retained_by_neither(tmp_path
     ).retainers
     assert {row.holder: row.nbytes for row in rows} == {
         "module __main__.mine": 5 * 8000,
-        "several holders together": 32_000,
+        "several holders together, such as module __main__.mine and module __main__.yours": 32_000,
     }
     # Several lines append to it, so none is named.
     assert [row.grown_at for row in rows] == [None, None]
+
+
+def test_holders_of_graphs_that_share_memory_are_named() -> None:
+    torch = pytest.importorskip("torch")
+    losses: list[object] = []
+    by_step: dict[int, object] = {}
+    with LeakDetector() as detector:
+        weight = torch.ones(1000, requires_grad=True)
+        for step in range(20):
+            saved = torch.ones(1000)
+            losses.append((saved * weight).sum())
+            del saved
+            by_step[step] = losses[-1]
+            detector.mark("step")
+        report = detector.report(of_program=True)
+    [leak] = [leak for leak in report.leaks if leak.kind == "graph"]
+    names = ["local 'losses'", "local 'by_step'"]
+    assert [name in carrier for name, carrier in zip(names, leak.carriers, strict=True)] == [True, True]
+    [row] = [row for row in report.retainers if not row.type]
+    assert all(name in row.holder for name in names)
 
 
 def test_what_a_library_holds_too_is_retained_by_neither(tmp_path: Path) -> None:

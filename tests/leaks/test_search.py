@@ -405,6 +405,36 @@ def test_a_plain_array_is_found_by_its_memory_also_behind_views(monkeypatch: pyt
     assert sighting() is None
 
 
+def in_two_places(thing: object) -> dict[str, object]:
+    return {"a": [thing], "b": {"x": thing}}
+
+
+def memory_of(array: Any) -> Seen:
+    identity, nbytes = storage_of(array)
+    watch = weakref.ref(array)
+    return Seen(identity, nbytes, "numpy.ndarray", "cpu:0", lambda: watch() is not None)
+
+
+@pytest.mark.parametrize(
+    ("hold", "texts"),
+    [
+        (in_two_places, ["['a'][0]", "['b']['x']"]),
+        (lambda array: in_two_places(array[:2]), ["['a'][0]", "['b']['x']"]),
+        # Two views of one array, and a list that has it twice.
+        (lambda array: {"a": [array[:2], array[1:]], "b": {"x": array[2:]}}, ["['a'][1]", "['b']['x']"]),
+        (lambda array: {"a": [array, array], "b": (array,)}, ["['a'][0]", "['b'][0]"]),
+        (lambda array: {"a": [array, array[:2]]}, ["['a'][0]"]),
+    ],
+)
+def test_all_that_hold_a_plain_array_are_reported(hold: Callable[[Any], dict[str, Any]], texts: list[str]) -> None:
+    arrays = [np.ones(4) for _ in range(20)]
+    BOX["all"] = [hold(array) for array in arrays]
+    subjects = [memory_of(array) for array in arrays]
+    del arrays
+    _, chains = asked(*subjects)
+    assert [chain.removeprefix(f"{HERE}['all'][0]") for chain in chains] == texts
+
+
 def test_a_report_keeps_nothing_alive() -> None:
     class Thing:
         pass
