@@ -781,7 +781,8 @@ class Evidence:
         if not births.function.endswith(_NESTED_COMPREHENSIONS) and are_apart():
             return False
         gaps = [after - before for before, after in pairwise(sorted(births.numbers()))]
-        return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _DISTANCES_BETWEEN_RUNS
+        long = _GAP * median(gaps) if gaps else 0
+        return sum(gap > long for gap in gaps) < _DISTANCES_BETWEEN_RUNS
 
     def trend_of(
         self,

@@ -1,12 +1,16 @@
 """Steady growth is found within 50 passes; warm-up, caches that fill, saw-teeth and noise never."""
 
 import random
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from disposescope.leaks import LeakDetector
 from disposescope.leaks.running.inventory import _until_freed
+from disposescope.leaks.verdicts import growth
 from disposescope.leaks.verdicts.growth import (
     doubt_of,
     rises,
@@ -39,6 +43,16 @@ def test_one_kilobyte_per_pass_is_found_within_50_passes(
     assert trend.count_per_pass == pytest.approx(per_pass, rel=0.25)
     assert trend.nbytes_per_pass == pytest.approx(per_pass * 1024, rel=0.25)
     assert trend.fit > 0.8
+
+
+def test_the_distances_of_a_table_are_compared_with_one_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Mock(wraps=growth.median)
+    monkeypatch.setattr(growth, "median", counted)
+    with LeakDetector() as detector:
+        table = [np.ones(10) for _ in range(500)]
+        report = detector.report(of_program=True)
+    assert counted.call_count < len(table) / 10
+    assert not report.leaks
 
 
 def test_a_line_rises_where_each_later_floor_is_higher() -> None:
