@@ -123,6 +123,8 @@ class RecordBuilder:
 
     def build_memory_records(self, pieces: Sequence[RecordedMemory], rows: BirthRows) -> list[Record]:
         """Return a record of each piece of memory."""
+        # Some of it may have been recorded only when it was looked for.
+        self._now_s = time.monotonic()
         records = [self._memory_record(piece, row) for piece, row in zip(pieces, rows, strict=True)]
         untrack(records)
         return records

@@ -760,10 +760,11 @@ class Holders:
                 for subject in group
                 if subject in left and (isinstance(subject, Entry) or subject.identity in garbage.tensors)
             ]
-            target = _target_of(unreached[0], garbage) if unreached else None
-            cycle = None if target is None else garbage.cycle_around(target)
+            # What the line made may be in the cycle or only hang on it.
+            targets = [_target_of(subject, garbage) for subject in _spread(unreached)]
+            cycles = (garbage.cycle_around(target) for target in targets if target is not None)
+            cycle = next((found for found in cycles if found is not None), None)
             if cycle is not None:
-                targets = (_target_of(subject, garbage) for subject in _spread(unreached))
                 times = max(1, garbage.islands_of(targets))
                 cycle = replace(cycle, times=times, stays=not gc.isenabled())
                 for subject in unreached:

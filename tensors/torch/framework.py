@@ -254,7 +254,12 @@ class TorchFramework(TorchReferences):
         references, rows = self._log.recorded_memory(after, until)
         owned = set[Hashable]()
         if self._models is not None:
+            births, *_ = self._log.counts()
             owned = self._models.memory_of_models(references, rows, after, until)
+            # It reads all gradients. Those that nobody had read before are recorded only now.
+            look()
+            more_references, more_rows = self._log.recorded_memory(births, self._log.counts()[0])
+            references, rows = [*references, *more_references], [*rows, *more_rows]
         identify = partial(_identify, Counter(map(_address_of, PENDING.waiting())), owned, self._buffers)
         escape = self._escape if self._log.escapes() else None
         return LiveMemory(_NAME, references, rows, identify, _is_alive, escape)

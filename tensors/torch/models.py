@@ -168,8 +168,8 @@ class Models:
         """Return the identities of the memory that belongs to models.
 
         It is the memory of the tensors of all modules, with their gradients and the state that
-        optimizers keep for them; and the gradients and the state of other tensors that were born
-        before the window.
+        optimizers keep for them; and the gradients and the state of other tensors that were not
+        born in the window.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Models:
                 for _ in _sizes_of(_tensors_of(module, added), things.state, found):
                     pass
             for tensor in things.tensors_with_more:
-                if not self._is_in_window(tensor, after):
+                if not self._is_in_window(tensor, after, until):
                     for part in (_gradient_of(tensor), *things.state.get(id(tensor), ())):
                         found.update(_identities_of(part))
             for option in things.options:
@@ -207,10 +207,10 @@ class Models:
             return None
         return [module for reference in self._modules if (module := reference()) is not None]
 
-    def _is_in_window(self, tensor: Any, after: int) -> bool:
+    def _is_in_window(self, tensor: Any, after: int, until: int) -> bool:
         storage = storage_of(tensor)
         row = None if storage is None else self._log.recall_memory(storage)
-        return row is not None and row.number > after
+        return row is not None and after < row.number <= until
 
     def _codes_that_make(self, cls: type) -> dict[int, CodeType]:
         codes = self._codes.get(cls)

@@ -291,6 +291,40 @@ def test_a_look_at_models_is_no_birth_of_their_gradients(detector: ds.LeakDetect
     assert tensors(detector) == []
 
 
+@pytest.mark.parametrize("has_looked", [False, True])
+def test_gradients_that_nobody_has_read_are_told_where_their_models_are_gone(
+    detector: ds.LeakDetector, has_looked: bool
+) -> None:
+    kept: list[Any] = []
+    for _ in range(3):
+        model = nn.Linear(8, 8, bias=False)
+        model(torch.ones(2, 8)).sum().backward()
+        line = here() - 1
+        kept.append(model.weight)
+    if has_looked:
+        # The model of the last gradient is there.
+        assert tensors(detector).count((line, 256)) == 2
+    del model
+    assert tensors(detector).count((line, 256)) == 3
+    ages = [record.age_s for record in detector.take_snapshot().records]
+    assert all(age is not None and age >= 0 for age in ages)
+    gradients = [weight.grad for weight in kept]
+    kept.clear()
+    assert tensors(detector) == [(line, 256)] * 3
+    assert len(gradients) == 3
+
+
+def test_a_gradient_that_a_report_has_read_is_told_when_the_program_keeps_it(detector: ds.LeakDetector) -> None:
+    model = nn.Linear(8, 8, bias=False)
+    model(torch.ones(2, 8)).sum().backward()
+    line = here() - 1
+    assert tensors(detector) == []
+    gradient = model.weight.grad
+    model.zero_grad()
+    assert tensors(detector) == [(line, 256)]
+    assert gradient is not None
+
+
 def test_an_optimizer_that_outlives_its_model_is_told_with_all_that_belongs_to_it(detector: ds.LeakDetector) -> None:
     model = nn.Linear(8, 8, bias=False)
     optimizer, line = torch.optim.SGD(model.parameters(), momentum=0.9), here()

@@ -347,17 +347,18 @@ enum watch { UNWATCHED, KNOWN, REPORTED, REBUILT, GRADIENT };
  * - A tensor that a descriptor returns existed before, except a gradient, which nobody has seen.
  * - Tensors that are made while a graph is traced or a module is copied belong to graph or module.
  * - The result of a compiled function is seen elsewhere, when the function returns.
- * - Tensors that this package itself reads, with torch functions disabled, are left for later. */
+ * - Other tensors that this package itself reads, with torch functions disabled, are left for later.
+ *   A gradient gets its Python object only once. */
 static enum watch watch_of(PyTypeObject *type)
 {
     int answer = is_born(type);
     int at_work = answer <= 0 ? 0 : thread_at_work();
     enum watch watch = answer <= 0 || (at_work & AT_WORK_COMPILED) ? UNWATCHED : REPORTED;
     if (watch == REPORTED && at_work >= 0) {
-        if (libtorch_functions_are_disabled()) {
+        bool is_read = descriptors_are_read();
+        if (libtorch_functions_are_disabled() && !(is_read && gradient_is_read())) {
             return UNWATCHED;
         }
-        bool is_read = descriptors_are_read();
         bool is_known = (is_read && !gradient_is_read()) || (at_work & AT_WORK_TRACE);
         int refused = is_known ? 1 : code_refuses_births();
         int rebuilt = refused ? 0 : code_rebuilds();
