@@ -20,7 +20,7 @@ from ...scopes.base.sites import line_of_frame, shown
 from ...scopes.compiled import variables_of
 from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
-from ...scopes.tree_walk import attributes_of, instance_dict_of
+from ...scopes.tree_walk import attributes_of, children_found_by_frameworks, instance_dict_of
 from ..births.log import Subject
 from .origins import Chain, Holder, Origin
 from .references import (
@@ -212,7 +212,9 @@ def _step(before: object, parent: Any, child: object) -> str:
             return f"{found} (as long as this key lives)"
     known = framework_of(cls)
     if known is not None:
-        for text, value in known.framework.references(parent):
+        parts: list[tuple[str, object]] = [*known.framework.references(parent)]
+        parts += children_found_by_frameworks(parent) or ()
+        for text, value in parts:
             if value is child:
                 return text
     if cls in _GENERATORS:

@@ -107,7 +107,7 @@ def tensor() -> ds.Tensor:
         (lambda t: {t}, ".<element>"),
         (lambda t: frozenset([t]), ".<element>"),
         (lambda t: MappingProxyType({"a": t}), ".<dict>['a']"),
-        (lambda t: np.array([t, None], dtype=object), ".<Tensor>"),
+        (lambda t: np.array([t, None], dtype=object), "[0]"),
         (lambda t: iter([t]), ".<list>[0]"),
         (lambda t: memoryview(t.numpy()), None),
     ],
