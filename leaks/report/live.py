@@ -86,8 +86,8 @@ def live_sites(records: Sequence[Record], weights: Sequence[float] = ()) -> tupl
 
 
 def estimated(records: Sequence[Record], weights: Sequence[float]) -> tuple[int, int]:
-    """Return the number and the bytes of some records; estimates if weights are given."""
-    if not weights:
+    """Return the number and the bytes of some records; estimates if weights are not 1."""
+    if all(weight == 1.0 for weight in weights):
         return len(records), nbytes_of(records)
     sizes = (record.nbytes * weight for record, weight in zip(records, weights, strict=True))
     return round(sum(weights)), round(sum(sizes))

@@ -244,6 +244,15 @@ def test_holders_of_graphs_that_share_memory_are_named() -> None:
     assert all(name in row.holder for name in names)
 
 
+def test_a_buffer_that_several_arrays_show_counts_once(tmp_path: Path) -> None:
+    [row] = run(
+        tmp_path,
+        "import numpy as np\nheads, data = [], bytes(4096)\n"
+        "for _ in range(3):\n    heads.append(np.frombuffer(data, dtype=np.uint8))\ndel data\n",
+    ).retainers
+    assert (row.holder, row.count, row.nbytes) == ("module __main__.heads", 3, 4096)
+
+
 def test_what_a_library_holds_too_is_retained_by_neither(tmp_path: Path) -> None:
     rows = run(
         tmp_path,
