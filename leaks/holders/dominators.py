@@ -43,10 +43,13 @@ class Dominators:
         The immediate dominator of each node; `UNREACHED` for the root and what it does not reach.
     order : list of int
         The nodes that the root reaches, each after its dominator.
+    holders : list of int
+        The only node that refers to each node; negative for none or several, and for the root.
     """
 
     above: list[int]
     order: list[int]
+    holders: list[int]
 
     def totals(self, values: Sequence[int]) -> list[int]:
         """Return for each node the sum of the values of the nodes that it dominates, with its own.
@@ -101,7 +104,7 @@ def dominators_of(successors: Sequence[Sequence[int]]) -> Dominators:
         if numbers[holders[leaf]] >= 0:
             found[leaf] = holders[leaf]
             vertices.append(leaf)
-    return Dominators(found, vertices)
+    return Dominators(found, vertices, holders)
 
 
 def _only_holders(successors: Sequence[Sequence[int]]) -> list[int]:

@@ -8,10 +8,11 @@ most items, because there it accumulates.
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,7 +26,16 @@ from .dominators import UNREACHED, Dominators, dominators_of
 from .growing import growing_line
 from .origins import reworded
 from .paths import holder_of
-from .references import class_of, framework_of, is_namespace, is_weak_keyed, qualified_name_of, referents_of
+from .references import (
+    SKIPPED,
+    action_of,
+    class_of,
+    framework_of,
+    is_namespace,
+    is_weak_keyed,
+    qualified_name_of,
+    referents_of,
+)
 from .roots import library_roots, user_roots
 from .search import Search
 
@@ -86,19 +96,21 @@ class _Graph:
 
     Node 0 is the root. Then come the wanted storages, and then objects. A tensor that refers to
     nothing but its storage is one node with it: so a list of a million tensors is a million nodes,
-    and not two million.
+    and not two million. So is an object that owns memory, such as the ``bytes`` behind an array,
+    which a search passes over: its ``id`` is the identity of the memory.
 
     Attributes
     ----------
     storages : dict
         The node of each wanted storage.
     objects : list
-        The object of each node; None for the root and the storages.
+        The object of each node; None for the root. For a storage, the only object that refers to
+        it if that is one node with it; otherwise None.
     successors : list of sequence of int
         For each node, the nodes that it refers to.
     """
 
-    __slots__ = ("_numbers", "objects", "storages", "successors")
+    __slots__ = ("_numbers", "_variables", "objects", "storages", "successors")
 
     def __init__(self, search: Search, wanted: Iterable[Hashable]) -> None:
         self.storages: dict[Hashable, int] = {identity: number for number, identity in enumerate(wanted, 1)}
@@ -106,20 +118,37 @@ class _Graph:
         self.objects: list[object] = [None] * (1 + len(storages))
         objects = self.objects
         numbers = self._numbers = dict[int, int]()
+        # The storages that several tensors are one node with.
+        shared = set[int]()
+        # The storages of buffers behind arrays, by ``id`` of the buffer.
+        buffers: dict[int, int] = {}
         for key, thing in islice(search.seen.items(), search.reach):
             known = framework_of(class_of(thing))
             if known is not None and known.part == "tensor":
                 identity = known.framework.lone_storage(thing)
                 if identity is not None:
                     if identity in storages:
-                        numbers[key] = storages[identity]
+                        number = numbers[key] = storages[identity]
+                        if objects[number] is not None:
+                            shared.add(number)
+                        objects[number] = thing
                     continue
+                for _, child in known.framework.references(thing):
+                    buffer = child.obj if isinstance(child, memoryview) else child
+                    if id(buffer) in storages and action_of(class_of(buffer)) == SKIPPED:
+                        buffers[id(buffer)] = storages[id(buffer)]
             numbers[key] = len(objects)
             objects.append(thing)
+        numbers |= buffers
         self.successors: list[Sequence[int]] = [()] * len(objects)
-        roots = {numbers[id(thing)] for group in user_roots() for _, thing in group if id(thing) in numbers}
-        roots |= {numbers[key] for key in search.ways.roots() if key in numbers}
-        self.successors[0] = list(roots)
+        for number in shared:
+            objects[number] = None
+        # How many variables refer to each node.
+        self._variables = Counter(
+            numbers[id(thing)] for group in user_roots() for _, thing in group if id(thing) in numbers
+        )
+        roots = {numbers[key] for key in search.ways.roots() if key in numbers}
+        self.successors[0] = list(roots | self._variables.keys())
         self.add_roots(search.library_referents)
         for number in range(1 + len(storages), len(objects)):
             thing = objects[number]
@@ -129,6 +158,10 @@ class _Graph:
                 below += [
                     storages[identity] for _, identity, _ in known.framework.memory_of(thing) if identity in storages
                 ]
+            if id(thing) in storages:
+                below.append(storages[id(thing)])
+            for storage in below:
+                objects[storage] = None
             for child in referents_of(thing):
                 child_number = numbers.get(id(child))
                 if child_number is not None:
@@ -138,11 +171,20 @@ class _Graph:
                     # it, was not there when the search came by.
                     values = cast("dict[object, object]", child).copy().values()
                     below += [numbers[key] for value in values if (key := id(value)) in numbers]
+            if buffers:
+                # Also ``bytes``, which `referents_of` leaves out.
+                below += [buffers[id(child)] for child in gc.get_referents(thing) if id(child) in buffers]
             self.successors[number] = below
 
     def add_roots(self, keys: Iterable[int]) -> None:
-        """Add edges from the root to some objects, by ``id``."""
-        self.successors[0] = list({*self.successors[0], *(self._numbers[key] for key in keys if key in self._numbers)})
+        """Add edges from the root to some objects that libraries refer to, by ``id``."""
+        numbers = [self._numbers[key] for key in keys if key in self._numbers]
+        self._variables.update(numbers)
+        self.successors[0] = list({*self.successors[0], *numbers})
+
+    def is_of_one_variable(self, node: int, tree: Dominators) -> bool:
+        """Return whether nothing but one variable refers to an object."""
+        return tree.holders[node] == 0 and self._variables[node] <= 1
 
     def holders_of(self, identity: Hashable, search: Search) -> list[str]:
         """Return how code reaches the variables and objects that hold a storage.
@@ -196,11 +238,11 @@ class _Graph:
             if weight and tree.above[number] > 0 and not _is_node(self.objects[number])
         }
         unexplained = dict.fromkeys(inner, 0)
-        last_storage = len(self.storages)
         for key, number in self._numbers.items():
-            if number in inner:
-                # `objects` has a reference too, but to no lone tensor.
-                unexplained[number] += _references(search.seen, key) - _OF_THE_SEARCH - (number > last_storage)
+            # The search passes over buffers.
+            if number in inner and key in search.seen:
+                is_in_objects = self.objects[number] is not None
+                unexplained[number] += _references(search.seen, key) - _OF_THE_SEARCH - is_in_objects
         for below in islice(self.successors, 1, None):
             for number in below:
                 if number in inner:
@@ -275,7 +317,7 @@ def _named_nodes(graph: _Graph, tree: Dominators) -> list[int]:
 
     0 stands for memory that no single object retains.
     """
-    above, weights, last_storage = tree.above, graph.weights(tree), len(graph.storages)
+    above, weights = tree.above, graph.weights(tree)
     # How many of the nodes that each node immediately dominates retain wanted storages.
     item_counts = [0] * len(above)
     for node in tree.order:
@@ -286,10 +328,13 @@ def _named_nodes(graph: _Graph, tree: Dominators) -> list[int]:
     def is_better(node: int, other: int) -> bool:
         """Return whether memory is better reported under a node than under one around it."""
         thing = graph.objects[node]
-        if framework_of(class_of(thing)) is not None or _is_inner(graph, node, above):
+        if _is_node(thing) or is_namespace(thing):
             return False
+        is_part = framework_of(class_of(thing)) is not None or _is_inner(graph, node, above)
         if not other:
-            return True
+            return not is_part or graph.is_of_one_variable(node, tree)
+        if is_part:
+            return False
         is_container, is_other_container = (
             _is_container(graph.objects[candidate]) and item_counts[candidate] >= _ITEMS_OF_CONTAINER
             for candidate in (node, other)
@@ -307,7 +352,8 @@ def _named_nodes(graph: _Graph, tree: Dominators) -> list[int]:
 
     for node in tree.order[1:]:
         other = named[above[node]]
-        named[node] = node if node > last_storage and weights[node] and is_better(node, other) else other
+        is_object = graph.objects[node] is not None and weights[node] > 0
+        named[node] = node if is_object and is_better(node, other) else other
     return named
 
 
@@ -318,7 +364,7 @@ def _is_container(thing: object) -> bool:
 def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
     """Return whether an object is no more than a part of another one: its dict, or a tuple."""
     thing: Any = graph.objects[node]
-    if class_of(thing) is tuple or is_namespace(thing):
+    if class_of(thing) is tuple:
         return True
     parent = parents[node]
     return (

@@ -1,14 +1,18 @@
 """Rows by what retains memory, as users see them."""
 
+import gc
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from disposescope.leaks import Leak, LeakDetector, Site
 from disposescope.leaks.holders.growing import adding_lines
@@ -253,6 +257,32 @@ def test_a_buffer_that_several_arrays_show_counts_once(tmp_path: Path) -> None:
     assert (row.holder, row.count, row.nbytes) == ("module __main__.heads", 3, 4096)
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("table = np.empty(9, dtype=object)\nfor i in range(9):\n    table[i] = np.ones(1000)\n", {"table": 72_072}),
+        ("x = np.ones(1000)\ny = x[:500]\nz = np.ones(2000)\n", {"z": 16_000, "several holders together": 8_000}),
+        ("pair = np.ones(1000), np.ones(2000)\n", {"pair": 24_000}),
+        (
+            "raw, heads = [], []\nfor _ in range(5):\n    raw.append(bytes(8000))\n"
+            "    heads.append(np.frombuffer(raw[-1], dtype=np.uint8))\n",
+            {"several holders together": 40_000},
+        ),
+        (
+            "class Node:\n    def __init__(self, value, previous):\n"
+            "        self.value, self.previous = value, previous\n"
+            "head = None\nfor _ in range(50):\n    head = Node(np.ones(1000), head)\n",
+            {"head": 400_000},
+        ),
+    ],
+    ids=["array of objects", "variables", "tuple", "buffers", "linked list"],
+)
+def test_the_only_holder_of_memory_retains_it(tmp_path: Path, source: str, told: dict[str, int]) -> None:
+    rows = run(tmp_path, f"import numpy as np\n{source}").retainers
+    # Without the names of several holders.
+    assert {row.holder.removeprefix("module __main__.").partition(",")[0]: row.nbytes for row in rows} == told
+
+
 def test_what_a_library_holds_too_is_retained_by_neither(tmp_path: Path) -> None:
     rows = run(
         tmp_path,
@@ -309,3 +339,144 @@ def test_lines_that_add_to_a_container(
     source: str, name: str, is_attribute: bool, lines: list[tuple[int, str]]
 ) -> None:
     assert adding_lines(source, name, is_attribute=is_attribute) == lines
+
+
+CONTAINERS = ("list", "dict", "object", "objects")
+
+
+class Thing:
+    """An object with attributes."""
+
+
+@dataclass(frozen=True)
+class Heap:
+    """A heap of objects. Object 0 has the variables; of a view the only item is what it shows."""
+
+    kinds: list[str]
+    items: list[list[int]]
+
+    def fill(self, module: types.ModuleType) -> None:
+        """Make the objects; keep those that variables refer to, and what these lead to."""
+        things: list[Any] = [module]
+        for number, kind in enumerate(self.kinds[1:], 1):
+            nbytes, items = self.nbytes(number), self.items[number]
+            thing: Any
+            if kind == "list":
+                thing = []
+            elif kind == "dict":
+                thing = {}
+            elif kind == "object":
+                thing = Thing()
+            elif kind == "objects":
+                thing = np.empty(len(items), dtype=object)
+            elif kind == "array":
+                thing = np.ones(nbytes, dtype=np.uint8)
+            elif kind == "bytes":
+                thing = bytes(nbytes)
+            elif kind == "view":
+                thing = things[items[0]][:10]
+            else:
+                thing = np.frombuffer(things[items[0]], dtype=np.uint8)
+            things.append(thing)
+        for thing, kind, items in zip(things, self.kinds, self.items, strict=True):
+            for place, item in enumerate(items):
+                if kind == "list":
+                    thing.append(things[item])
+                elif kind in ("dict", "objects"):
+                    thing[place] = things[item]
+                elif kind in ("object", "module"):
+                    setattr(thing, f"v{place}", things[item])
+
+    def nbytes(self, number: int) -> int:
+        """Return the bytes of an array or of bytes; no two sums of them are equal."""
+        return 2048 << number
+
+    def object_at(self, holder: str) -> int:
+        """Return the number of the object that an expression reaches."""
+        places = holder.replace(".v", " ").replace("[", " ").replace("]", "").replace(".base", " 0").split()
+        number = 0
+        for place in places:
+            number = self.items[number][int(place)]
+        return number
+
+    def reached(self, without: int | None = None) -> set[int]:
+        """Return the objects that variables lead to, without one object."""
+        met, pending = set[int](), [0]
+        while pending:
+            number = pending.pop()
+            if number not in met and number != without:
+                met.add(number)
+                pending += self.items[number]
+        return met
+
+    def storages(self) -> set[int]:
+        """Return the arrays with memory of their own, and the bytes that arrays show."""
+        there = self.reached()
+        shown = {self.items[number][0] for number in there if self.kinds[number] == "buffer"}
+        return {number for number in there if self.kinds[number] == "array" or number in shown}
+
+    def retainers_of(self, storage: int) -> set[int]:
+        """Return the objects that can be said to retain some memory."""
+        found = set[int]()
+        for number in range(1, len(self.kinds)):
+            holders = [holder for holder in self.reached() for item in self.items[holder] if item == number]
+            is_named = self.kinds[number] in CONTAINERS[:3] or (holders == [0] and self.kinds[number] != "bytes")
+            if is_named and storage not in self.reached(without=number):
+                found.add(number)
+        return found
+
+
+@st.composite
+def heaps(draw: st.DrawFn) -> Heap:
+    kinds, items = ["module"], [list[int]()]
+    size = draw(st.integers(2, 10))
+    for number in range(1, size + 1):
+        arrays = [at for at in range(1, number) if kinds[at] == "array"]
+        buffers = [at for at in range(1, number) if kinds[at] == "bytes"]
+        shows = [*["view"] * bool(arrays), *["buffer"] * bool(buffers)]
+        kind = draw(st.sampled_from([*CONTAINERS, "array", "bytes", *shows]))
+        kinds.append(kind)
+        shown = arrays if kind == "view" else buffers
+        items.append([draw(st.sampled_from(shown))] if kind in ("view", "buffer") else [])
+    anything = range(1, size + 1)
+    # The garbage collector frees no cycle through an array of objects.
+    leaves = [number for number in anything if kinds[number] not in CONTAINERS]
+    for number, kind in enumerate(kinds):
+        possible = leaves if kind == "objects" else anything
+        if kind in ("module", *CONTAINERS) and possible:
+            items[number] = draw(st.lists(st.sampled_from(possible), max_size=4))
+    return Heap(kinds, items)
+
+
+@pytest.fixture(scope="module")
+def module() -> Iterator[types.ModuleType]:
+    """A module of the program, for variables."""
+    made = sys.modules["heap_of_objects"] = types.ModuleType("heap_of_objects")
+    made.__file__ = __file__
+    yield made
+    del sys.modules["heap_of_objects"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(heap=heaps())
+def test_what_is_said_to_retain_memory_frees_it_when_it_goes(module: types.ModuleType, heap: Heap) -> None:
+    with LeakDetector() as detector:
+        heap.fill(module)
+        gc.collect()
+        rows = detector.report(of_program=True).retainers
+    # Without the memory of the arrays of objects themselves.
+    rows = tuple(replace(row, nbytes=row.nbytes // 2048 * 2048) for row in rows)
+    for place in range(len(heap.items[0])):
+        delattr(module, f"v{place}")
+    gc.collect()
+    storages = heap.storages()
+    shared = 0
+    assert sum(row.nbytes for row in rows) == sum(map(heap.nbytes, storages))
+    for row in rows:
+        if row.holder.startswith("several holders together"):
+            shared += row.nbytes
+        elif "keys)" not in row.holder and "…" not in row.holder:
+            number = heap.object_at(row.holder.removeprefix("module heap_of_objects"))
+            freed = storages - heap.reached(without=number)
+            assert {storage for storage in storages if row.nbytes & heap.nbytes(storage)} <= freed, row
+    assert shared == sum(heap.nbytes(storage) for storage in storages if not heap.retainers_of(storage))
