@@ -252,8 +252,8 @@ class Growing:
         # Lines that grew, with the objects that retained their memory, as last seen, and how many
         # of the line lived then.
         self._grown: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
-        # Lines that may grow.
-        self._undecided: dict[_Line, Leak] = {}
+        # Lines that may grow, as last seen, and how many of the line lived then.
+        self._undecided: dict[_Line, tuple[Leak, float]] = {}
         # For each line with a known holder, what was held of it when it was seen last.
         self._held: dict[_Line, Leak] = {}
         # Lines of which a look has seen so many results that it has judged them.
@@ -339,7 +339,7 @@ class Growing:
                 continue
             self._held[line] = leak
             if leak.unjudged == "growth":
-                self._undecided[line] = leak
+                self._undecided[line] = leak, live.get(line, 0.0)
         for leak in (*report.leaks, *report.kept):
             if leak.count == 1 and noun_of(leak.tensor_kind) == "model":
                 self._take_size(leak, births)
@@ -349,33 +349,31 @@ class Growing:
         for leak in report.leaks:
             if leak.kind not in _KINDS_THAT_GROW:
                 continue
-            chain = chain_of(leak.holder)
+            line, chain = _line_of(leak), chain_of(leak.holder)
             if chain is None:
                 # Another look finds the holder, where a function is returning just now. A list that
                 # a comprehension is filling is no variable yet.
                 if leak.trend is None:
                     continue
                 if _fills_a_comprehension():
-                    self._undecided[_line_of(leak)] = replace(leak, unjudged="growth")
+                    self._undecided[line] = replace(leak, unjudged="growth"), live.get(line, 0.0)
                 else:
-                    self._grown.setdefault(_line_of(leak), (leak, (), live.get(_line_of(leak), 0.0)))
+                    self._grown.setdefault(line, (leak, (), live.get(line, 0.0)))
                 continue
             if chain.ends_at_self_of_init:
                 continue
             if leak.trend is not None:
-                line = _line_of(leak)
                 if line not in largest or leak.nbytes > largest[line].nbytes:
                     largest[line] = leak
                     self._grown[line] = leak, _retainers_of(leak, report.retainers), live.get(line, 0.0)
             elif leak.kind in ("model", "view", "exception", "growth"):
                 # They may be kept on purpose, such as models that main() averages in the end.
                 # Exceptions come at random, which shows no trend; of growth there were few passes.
-                self._undecided[_line_of(leak)] = replace(
-                    _alive(leak) if leak.kind == "growth" else leak, unjudged="growth"
-                )
+                leak_now = _alive(leak) if leak.kind == "growth" else leak
+                self._undecided[line] = replace(leak_now, unjudged="growth"), live.get(line, 0.0)
             if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
-                known = self._graphs.get(_line_of(leak), leak)
-                self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
+                known = self._graphs.get(line, leak)
+                self._graphs[line] = max(leak, known, key=lambda each: each.nbytes)
 
     def look(self) -> bool:
         """Look at what grows now, on a thread of the program.
@@ -514,15 +512,15 @@ class Growing:
         # These grew at a look, but not to the end. The program may have read all graphs once in the
         # end, and exceptions come at random.
         not_to_the_end = {
-            line: replace(_alive(leak) if leak.kind == "growth" else leak, unjudged="growth")
-            for line, (leak, *_) in self._grown.copy().items()
+            line: (replace(_alive(leak) if leak.kind == "growth" else leak, unjudged="growth"), then)
+            for line, (leak, _, then) in self._grown.copy().items()
             if leak.kind == "exception"
             or (leak.kind == "growth" and chain_of(leak.holder) is not None)
             or (leak.kind == "graph" and not self._was_used(line))
         }
         undecided = [
             leak
-            for line, leak in (not_to_the_end | self._undecided.copy()).items()
+            for line, (leak, then) in (not_to_the_end | self._undecided.copy()).items()
             if line not in known and (end := _end_of(chain_of(leak.holder))) is not None
             if not _was_given_back(line, leak.scopes)
             for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
@@ -530,6 +528,7 @@ class Growing:
             for leak in _undecided_at_the_end(
                 line,
                 leak,
+                then,
                 _said_of(line, chain_of(leak.holder), end),
                 births,
                 live.get(line, 0.0),
@@ -542,7 +541,7 @@ class Growing:
         known |= {_line_of(leak) for leak in undecided}
         held = [
             leak
-            for line, seen in (not_to_the_end | self._held.copy()).items()
+            for line, seen in ({line: leak for line, (leak, _) in not_to_the_end.items()} | self._held.copy()).items()
             for chain in (chain_of(seen.holder),)
             if line not in known and (end := _end_of(chain)) not in (None, _UNKNOWN_END)
             if not _was_given_back(line, seen.scopes)
@@ -570,7 +569,7 @@ class Growing:
             if place is None or role_of(place[0]) is not Role.USER or is_in_comprehension(*place):
                 continue
             for leak in _undecided_at_the_end(
-                line, _unseen_leak(line, rows), _UNKNOWN_END, births, live.get(line, 0.0), (), 0
+                line, _unseen_leak(line, rows), 0.0, _UNKNOWN_END, births, live.get(line, 0.0), (), 0
             ):
                 if leak.count >= EPOCHS:
                     yield leak
@@ -816,7 +815,7 @@ def _were_gathered(number: int, series: Sequence[Point], point: Point) -> bool:
 
 
 def _undecided_at_the_end(
-    line: _Line, leak: Leak, end: str, births: int, live: float, passes: Sequence[str], phase: int
+    line: _Line, leak: Leak, then: float, end: str, births: int, live: float, passes: Sequence[str], phase: int
 ) -> Iterator[Leak]:
     """Yield a leak with the most that a line had, if its results stayed until they were freed.
 
@@ -826,6 +825,8 @@ def _undecided_at_the_end(
         The line.
     leak : Leak
         The line at the last look.
+    then : float
+        How many of the line lived then.
     end : str
         When it was freed, in the words of a report.
     births : int
@@ -876,7 +877,9 @@ def _undecided_at_the_end(
         return
     if is_model:
         # The log counts also the modules in models, and has no bytes for any of them.
-        count, nbytes, made = leak.count, leak.nbytes, round(made * leak.count / count) if count else leak.count
+        more = max(1.0, count / then) if then else 1.0
+        made = round(made * leak.count * more / count) if count else leak.count
+        count, nbytes = round(leak.count * more), round(leak.nbytes * more)
     held = _in_proportion(leak, count, nbytes)
     if nbytes + held.graph_nbytes < WORTH_NBYTES or 2 * live > count:
         return

@@ -562,6 +562,37 @@ def test_what_a_function_clears_itself_is_not_said_to_be_freed_by_its_return(
     assert (row.count, row.nbytes, row.freed) == (70, 70 * 160_000, freed)
 
 
+SEARCH = """
+import torch
+
+def train(steps):
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        loss = model(torch.randn(16, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+def main():
+    trials = []
+    for trial in range(24):
+        trials.append(train(3))
+    final = train(12)
+
+main()
+"""
+
+
+def test_all_models_of_a_search_are_counted_also_after_the_last_look(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, SEARCH, is_measured=False)
+    [models] = [row for row in (*report.leaks, *report.kept) if "Sequential" in (row.tensor or "")]
+    assert models.count in (24, 25)
+    assert report.verdict != "clean"
+
+
 IN_SCOPES = """
 import numpy as np
 import disposescope as ds
