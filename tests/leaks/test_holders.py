@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import atexit
 import contextvars
-import dis
 import functools
 import gc
 import itertools
@@ -364,29 +363,6 @@ def test_locals_that_the_program_asked_for_are_left_to_it() -> None:
         mine = locals()
         detector.report()
         assert mine["batch"] is batch
-
-
-def test_a_frame_at_an_instruction_without_a_line_is_reported_with_the_line_before() -> None:
-    def batches() -> Iterator[ds.Tensor]:
-        batch = tensor()
-        yield batch
-
-    def make() -> None:
-        BOX["batches"] = generator = batches()
-        next(generator)
-        assert generator.gi_frame.f_lineno is None
-
-    code = batches.__code__
-    until = next(each.offset for each in dis.get_instructions(code) if each.opname == "YIELD_VALUE") // 2
-    # Entries of up to eight units each: the next line first, then the same line, then no line.
-    lengths = [min(8, until - first) for first in range(0, until, 8)]
-    entries = [(0xE8 | (length - 1), 0 if index else 2) for index, length in enumerate(lengths)]
-    nowhere = [0xFF] * len(code.co_code)
-    batches.__code__ = code.replace(co_linetable=bytes([*itertools.chain(*entries), *nowhere]))
-    line = code.co_firstlineno + 1
-    assert holder_of(make) == (
-        f"{HERE}.BOX['batches'], suspended frame {shown(__file__)}:{line} {batches.__qualname__}(): local 'batch'"
-    )
 
 
 def test_a_suspended_generator_is_reported_with_its_line() -> None:

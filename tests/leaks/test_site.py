@@ -4,7 +4,7 @@ import dis
 import multiprocessing
 import sys
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Site
 from disposescope.leaks.births.log import LOG
-from disposescope.scopes.base.sites import is_in_comprehension, mark_of, site_of
+from disposescope.scopes.base.sites import is_in_comprehension, line_of_frame, mark_of, site_of
 
 
 def line_above() -> int:
@@ -208,3 +208,17 @@ def places(code: CodeType) -> list[tuple[CodeType, int]]:
 def test_an_element_of_a_comprehension_is_recognised_by_its_instructions(text: str, expected: bool) -> None:
     [place] = places(compile(text, "program.py", "exec"))
     assert is_in_comprehension(*place) is expected
+
+
+def test_a_frame_at_an_instruction_without_a_line_is_at_the_line_before() -> None:
+    def work() -> int:
+        first = 1
+        return first + 1
+
+    code = work.__code__
+    last = len(code.co_code) - 2
+    # A stand-in: which instructions have no line differs from one version of Python to the next.
+    frame: Any = SimpleNamespace(f_lineno=None, f_code=code, f_lasti=last)
+    assert line_of_frame(frame) == code.co_firstlineno + 2
+    frame.f_lasti = -1
+    assert line_of_frame(frame) == code.co_firstlineno
