@@ -637,11 +637,14 @@ class Garbage:
         own = {id(thing) for thing in (seen, self._objects, self._referrers, self.tensors)}
         # Objects that the collector does not track, such as arrays and tuples of them, are found
         # below from tracked objects that refer to them.
-        pending = [
-            thing
-            for thing in tracked_objects()
-            if id(thing) not in own and id(thing) not in seen and type(thing) not in HIDDEN_TYPES
-        ]
+        # No comprehension: it would be a function with a closure over what was seen. And no list
+        # for them before the objects are listed: it would be one of them.
+        tracked = tracked_objects()
+        pending: list[object] = []
+        for thing in tracked:
+            if id(thing) not in own and id(thing) not in seen and type(thing) not in HIDDEN_TYPES:
+                pending.append(thing)
+        del tracked
         while pending:
             thing = pending.pop()
             key = id(thing)
