@@ -559,7 +559,7 @@ class Growing:
         rows_of = _rows_by_line()
         of_models = {site for site, kind, _ in rows_of if noun_of(kind) == "model"}
         for line, rows in rows_of.items():
-            if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS or _was_given_back(line, scopes):
+            if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS:
                 continue
             first, last = min(row.first_birth for row in rows), max(row.last_birth for row in rows)
             # Few programs have a line of which this is true.
@@ -567,6 +567,8 @@ class Growing:
                 continue
             place = rows[0].places[0] if rows[0].places else None
             if place is None or role_of(place[0]) is not Role.USER or is_in_comprehension(*place):
+                continue
+            if _was_given_back(line, scopes):
                 continue
             for leak in _undecided_at_the_end(
                 line, _unseen_leak(line, rows), 0.0, _UNKNOWN_END, births, live.get(line, 0.0), (), 0
@@ -992,13 +994,13 @@ def _was_given_back(line: _Line, scopes: Sequence[str | None]) -> bool:
         names |= {name for name in LOG.passes() if name not in UNASKED}
     if not any(name in LOG.passes() for name in names):
         return False
-    # A series has no points as long as nothing of the line lived at the end of a pass.
-    points = [(site, point) for site in _numbers_of(line) for name in names for point in LOG.series(site, name)]
-    return all(2 * point[2] < _most_nbytes(LOG.site(site)) for site, point in points)
-
-
-def _most_nbytes(row: SiteRow) -> int:
-    return row.held_nbytes or row.peak_nbytes
+    for number in _numbers_of(line):
+        row = LOG.site(number)
+        most = row.held_nbytes or row.peak_nbytes
+        # A series has no points as long as nothing of the line lived at the end of a pass.
+        if any(2 * nbytes >= most for name in names for _, _, nbytes in LOG.series(number, name)):
+            return False
+    return True
 
 
 def _said_of(line: _Line, chain: Chain | None, end: str) -> str:

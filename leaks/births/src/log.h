@@ -126,8 +126,6 @@ struct code_facts {
     struct hash_index index; /* by code and `about` */
 };
 
-/* What one line, reached through the same callers, made of one kind on one device. It has
- * references to the codes. */
 /* What lived of a site before one of its births. */
 struct level {
     double live;
@@ -135,6 +133,8 @@ struct level {
     uint64_t births; /* how many there had been */
 };
 
+/* What one line, reached through the same callers, made of one kind on one device. It has
+ * references to the codes. */
 struct site {
     const struct place *places; /* innermost first */
     uint32_t places_count;
