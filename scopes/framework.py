@@ -115,6 +115,9 @@ class ModelFacts(NamedTuple):
         The name of the device of its first parameter or buffer.
     parts : int
         How many modules, parameters and buffers it has.
+    storages : tuple of (hashable, int)
+        The identities of its memory, as `Kind.storages` gives them for its tensors, with the bytes.
+        Memory that it shares with another model may be left out.
     is_added : bool
         Whether it was added to another model, as a part, after that model was made.
     """
@@ -122,6 +125,7 @@ class ModelFacts(NamedTuple):
     name: str
     device: str
     parts: int
+    storages: tuple[MemoryFacts, ...]
     is_added: bool = False
 
 

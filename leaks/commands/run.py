@@ -96,7 +96,11 @@ class Run:
             f"{UNDECIDED} where nothing was found, and not everything could be judged",
         )
         parser.add_argument(
-            "--threshold", metavar="BYTES", type=nbytes_of_text, default=0, help="leave out leaks of fewer bytes"
+            "--threshold",
+            metavar="BYTES",
+            type=nbytes_of_text,
+            default=0,
+            help="list leaks of fewer bytes as suppressed",
         )
         parser.add_argument(
             "--object-limit",

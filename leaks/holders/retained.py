@@ -77,8 +77,9 @@ class Retained:
         The name of its type.
     length : int or None
         How many items it has.
-    places : tuple of int
-        The indexes of the pieces in the caller's list.
+    pieces : tuple of (int, int)
+        The indexes of the pieces in the caller's list, each with the bytes of it that this object
+        retains. A storage counts for the first piece that has it.
     grown_at : Site or None
         The line that adds to it, if there is only one.
     """
@@ -86,7 +87,7 @@ class Retained:
     holder: str
     type: str
     length: int | None
-    places: tuple[int, ...]
+    pieces: tuple[tuple[int, int], ...]
     grown_at: Site | None
 
 
@@ -284,7 +285,8 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
     search : Search
         The search that has found the holders of the memory. It must not be closed yet.
     pieces : sequence of Piece
-        The memory to report. A piece with several storages counts for what retains the first one.
+        The memory to report. A piece with several storages, such as a model, counts for each object
+        that retains some of them.
     asks_libraries : bool, default True
         Whether libraries are searched for holders if references to what retains memory are not
         explained otherwise. An expression that is being evaluated has such references too.
@@ -298,17 +300,25 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
         graph.add_roots(search.library_referents)
         tree = dominators_of(graph.successors)
     named = _named_nodes(graph, tree)
-    places_by_node: dict[int, list[int]] = {}
+    pieces_by_node: dict[int, dict[int, int]] = {}
+    is_counted = bytearray(1 + len(graph.storages))
+    # Storages that no single object retains.
+    shared: list[Hashable] = []
     for storages, place in pieces:
-        node = graph.storages[storages[0][0]] if storages else 0
-        if node and tree.above[node] != UNREACHED:
-            places_by_node.setdefault(named[node], []).append(place)
-    rows = [_row(search, graph.objects[node], places) for node, places in places_by_node.items() if node]
-    if shared := places_by_node.get(0):
+        for identity, nbytes in storages:
+            node = graph.storages[identity]
+            if tree.above[node] == UNREACHED:
+                continue
+            nbytes_by_place = pieces_by_node.setdefault(named[node], {})
+            nbytes_by_place[place] = nbytes_by_place.get(place, 0) + (0 if is_counted[node] else nbytes)
+            is_counted[node] = 1
+            if not named[node]:
+                shared.append(identity)
+    rows = [_row(search, graph.objects[node], of_node) for node, of_node in pieces_by_node.items() if node]
+    if shared:
         # One in the middle stands for all.
-        place_of_one = shared[len(shared) // 2]
-        one = next(storages[0][0] for storages, place in pieces if place == place_of_one)
-        rows.append(Retained(_shared_by(graph.holders_of(one, search)), "", None, tuple(shared), None))
+        holder = _shared_by(graph.holders_of(shared[len(shared) // 2], search))
+        rows.append(Retained(holder, "", None, tuple(pieces_by_node[0].items()), None))
     return _merged(rows)
 
 
@@ -381,13 +391,13 @@ def _shared_by(holders: Sequence[str]) -> str:
     return f"{SHARED}, such as {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else SHARED
 
 
-def _row(search: Search, thing: object, places: Sequence[int]) -> Retained:
+def _row(search: Search, thing: object, nbytes_by_place: Mapping[int, int]) -> Retained:
     origin, chain = search.ways.way_to(id(thing))
     cls = class_of(thing)
     name = qualified_name_of(cls)
     length = len(cast("Sized", thing)) if cls in _CONTAINERS or cls is weakref.WeakKeyDictionary else None
     growing = growing_line(origin, chain) if _is_container(thing) else None
-    return Retained(holder_of(origin, chain), name, length, tuple(places), growing)
+    return Retained(holder_of(origin, chain), name, length, tuple(nbytes_by_place.items()), growing)
 
 
 def _merged(rows: Sequence[Retained]) -> list[Retained]:
@@ -412,12 +422,15 @@ def _joined(rows: Sequence[Retained]) -> Retained:
         return text if counts[position] == 1 else f"[...] ({counts[position]:,} keys)"
 
     holder = _KEYS.sub(common_key, rows[0].holder)
+    nbytes_by_place: dict[int, int] = {}
+    for place, nbytes in (piece for row in rows for piece in row.pieces):
+        nbytes_by_place[place] = nbytes_by_place.get(place, 0) + nbytes
     lengths = [row.length for row in rows]
     total = sum(length for length in lengths if length is not None) if None not in lengths else None
     return replace(
         rows[0],
         holder=reworded(rows[0].holder, holder),
         length=total,
-        places=tuple(place for row in rows for place in row.places),
+        pieces=tuple(nbytes_by_place.items()),
         grown_at=rows[0].grown_at if len({row.grown_at for row in rows}) == 1 else None,
     )

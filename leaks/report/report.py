@@ -131,7 +131,7 @@ class Settings:
     kinds : tuple of str or None
         The kinds of tensor that are watched; None for all.
     threshold_nbytes : int
-        Leaks of fewer bytes are left out.
+        Leaks of fewer bytes are suppressed.
     object_limit : int
         How many objects the search for holders reached at most; 0 where there was no search.
     """
@@ -242,14 +242,14 @@ def _peak_rss_nbytes() -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """A leak that a suppression matches, and the reason of the suppression.
+    """A leak that a suppression matches, or that is smaller than the threshold.
 
     Attributes
     ----------
     leak : Leak
         The leak that was not reported.
     reason : str
-        The reason of the suppression.
+        The reason of the suppression, or what the threshold is.
     """
 
     leak: Leak
@@ -298,7 +298,7 @@ class Report:
     leftovers : tuple of Leak
         Disposed or escaped resources that only a left-over variable refers to. They are no leak.
     suppressed : tuple of Suppressed
-        The leaks that a suppression matches.
+        The leaks that a suppression matches, or that are smaller than the threshold.
     unused_suppressions : tuple of UnusedSuppression
         The suppressions that matched nothing.
     sites : tuple of LiveSite
@@ -562,13 +562,18 @@ def _leaks_of(leaks: tuple[Leak, ...], kinds: tuple[str, ...]) -> tuple[Leak, ..
 
 
 def above(report: Report, threshold_nbytes: int) -> Report:
-    """Return the report without leaks of fewer bytes."""
+    """Return the report with its leaks of fewer bytes listed as suppressed."""
     leaks = tuple(leak for leak in report.leaks if leak.nbytes + leak.graph_nbytes >= threshold_nbytes)
-    if len(leaks) == len(report.leaks):
+    small = [leak for leak in report.leaks if leak.nbytes + leak.graph_nbytes < threshold_nbytes]
+    if not small:
         return report
-    left_out = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
+    reason = f"smaller than the threshold, {bytes_text(threshold_nbytes)}"
     return replace(
-        report, leaks=leaks, count=sum(leak.count for leak in leaks), nbytes=max(0, report.nbytes - left_out)
+        report,
+        leaks=leaks,
+        count=sum(leak.count for leak in leaks),
+        nbytes=max(0, report.nbytes - sum(leak.nbytes for leak in small)),
+        suppressed=(*report.suppressed, *(Suppressed(leak, reason) for leak in small)),
     )
 
 
@@ -665,8 +670,11 @@ def text_of(report: Report, *, everything: bool = False) -> str:
             f"{of_files}{cached} kept by allocators for later use",
         ]
     if report.suppressed:
+        suppressed = report.suppressed if everything else report.suppressed[:_ROWS]
         lines += ["", "suppressed:"]
-        lines += [f"{_INDENT}{_what(row.leak)} born at {_site(row.leak)}: {row.reason}" for row in report.suppressed]
+        lines += [f"{_INDENT}{_what(row.leak)} born at {_site(row.leak)}: {row.reason}" for row in suppressed]
+        if left := len(report.suppressed) - len(suppressed):
+            lines.append(f"{_INDENT}and {left:,} more (--all lists them)")
     if report.unused_suppressions:
         lines += ["", "suppressions that matched nothing:"]
         lines += [f"{_INDENT}{row.file}, number {row.index + 1}: {row.reason}" for row in report.unused_suppressions]

@@ -322,33 +322,36 @@ def _retainers(
     """Return the objects that retain the memory of some leaks, those with the most bytes first."""
     row_of = {index: row for row in rows for index in places[id(row)]}
     pieces = [(storages, index) for index in sorted(row_of) if (storages := _storages_of(found, index))]
+    all_retained = holders.retained(pieces, asks_libraries=not is_look)
+    # What is retained of each row, by ``id`` of the row.
+    totals = _nbytes_by_row((piece for retained in all_retained for piece in retained.pieces), row_of)
     retainers: list[Retainer] = []
-    for retained in holders.retained(pieces, asks_libraries=not is_look):
-        records = [found.records[index] for index in retained.places]
-        weights = [1.0 if (row := found.rows[index]) is None else row.weight for index in retained.places]
-        count, nbytes = estimated(records, weights)
+    for retained in all_retained:
         by_site: dict[Site, int] = {}
-        for site, site_nbytes in _nbytes_by_site(records):
+        for site, site_nbytes in _nbytes_by_site(found, retained.pieces):
             by_site[site] = by_site.get(site, 0) + site_nbytes
-        counts = Counter(id(row_of[index]) for index in retained.places)
+        counts = Counter(id(row_of[index]) for index, _ in retained.pieces)
+        nbytes_by_row = _nbytes_by_row(retained.pieces, row_of)
         growing = [
-            (row.trend, counts[id(row)] / len(places[id(row)]))
+            (row.trend, counts[id(row)] / len(places[id(row)]), nbytes_by_row[id(row)] / (totals[id(row)] or 1))
             for row in rows
             if id(row) in counts and row.trend is not None and row.trend.over == "passes"
         ]
-        known = {row_of[index].known for index in retained.places}
+        known = {row_of[index].known for index, _ in retained.pieces}
+        weights = [1.0 if (row := found.rows[index]) is None else row.weight for index, _ in retained.pieces]
+        sizes = [nbytes * weight for (_, nbytes), weight in zip(retained.pieces, weights, strict=True)]
         retainers.append(
             Retainer(
                 holder=retained.holder,
                 type=retained.type,
                 length=retained.length,
-                count=count,
-                nbytes=nbytes,
+                count=round(sum(weights)),
+                nbytes=round(sum(sizes)),
                 sites=tuple(sorted(by_site, key=lambda site: -by_site[site])),
-                count_per_pass=sum(trend.count_per_pass * share for trend, share in growing),
-                nbytes_per_pass=sum(trend.nbytes_per_pass * share for trend, share in growing),
+                count_per_pass=sum(trend.count_per_pass * share for trend, share, _ in growing),
+                nbytes_per_pass=sum(trend.nbytes_per_pass * share for trend, _, share in growing),
                 grown_at=retained.grown_at,
-                kinds=tuple(dict.fromkeys(kind for index in retained.places if (kind := row_of[index].tensor_kind))),
+                kinds=tuple(dict.fromkeys(kind for index, _ in retained.pieces if (kind := row_of[index].tensor_kind))),
                 pid=os.getpid(),
                 known=known.pop() if len(known) == 1 else None,
             )
@@ -356,16 +359,24 @@ def _retainers(
     return tuple(sorted(retainers, key=lambda row: (-row.nbytes, row.holder)))
 
 
-def _nbytes_by_site(records: Sequence[Record]) -> Iterable[tuple[Site, int]]:
+def _nbytes_by_row(pieces: Iterable[tuple[int, int]], row_of: Mapping[int, Leak]) -> Counter[int]:
+    """Return the bytes of some pieces by the row that they belong to, by ``id`` of the row."""
+    nbytes_by_row: Counter[int] = Counter()
+    for index, nbytes in pieces:
+        nbytes_by_row[id(row_of[index])] += nbytes
+    return nbytes_by_row
+
+
+def _nbytes_by_site(found: Census, pieces: Iterable[tuple[int, int]]) -> Iterable[tuple[Site, int]]:
     # Group by the ``id`` of the lines: there are few, and comparing them is slow.
     sites: dict[int, Site] = {}
-    nbytes: dict[int, int] = {}
-    for record in records:
-        site = record.site
+    nbytes_by_site: dict[int, int] = {}
+    for index, nbytes in pieces:
+        site = found.records[index].site
         if site is not None:
             sites[id(site)] = site
-            nbytes[id(site)] = nbytes.get(id(site), 0) + record.nbytes
-    return zip(sites.values(), nbytes.values(), strict=True)
+            nbytes_by_site[id(site)] = nbytes_by_site.get(id(site), 0) + nbytes
+    return zip(sites.values(), nbytes_by_site.values(), strict=True)
 
 
 def _storages_of(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
@@ -374,7 +385,8 @@ def _storages_of(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
     if record.state != "alive":
         return ()
     if not isinstance(subject, Entry):
-        return ((subject.identity, subject.nbytes),)
+        model = _model_of(subject)
+        return ((subject.identity, subject.nbytes),) if model is None else model.storages
     resource = subject()
     return () if resource is None else tuple(subject.kind.storages(resource))
 

@@ -153,15 +153,15 @@ class Models:
             if (thing := references[place]()) is not None
             and (isinstance(thing, Module) or self._stands_for_a_model(thing, things))
         ]
-        nbytes, inner = _nbytes_of_models(things, order, added)
+        storages, inner = _storages_of_models(things, order, added)
         return LiveMemory(
             MODULE,
             [references[place] for place in places],
             [rows[place] for place in places],
-            partial(_identify, nbytes),
+            partial(_identify, storages),
             _is_alive,
             None,
-            partial(_described, inner),
+            partial(_described, storages, inner),
         )
 
     def memory_of_models(self, references: Sequence[Any], rows: Sequence[Any], after: int, until: int) -> set[Hashable]:
@@ -187,7 +187,7 @@ class Models:
             added = self._added.parts()
             self._live = after, until, self._live_of(references, rows, things, added)
             for module in things.modules:
-                for _ in _sizes_of(_tensors_of(module, added), things.state, found):
+                for _ in _storages_of(_tensors_of(module, added), things.state, found):
                     pass
             for tensor in things.tensors_with_more:
                 if not self._is_in_window(tensor, after, until):
@@ -197,7 +197,7 @@ class Models:
                 found.update(_identities_of(option))
             for optimizer in things.optimizers:
                 if self._stands_for_a_model(optimizer, things):
-                    for _ in _sizes_of(_parameters_of(optimizer), things.state, found):
+                    for _ in _storages_of(_parameters_of(optimizer), things.state, found):
                         pass
         return found
 
@@ -296,22 +296,27 @@ def _codes_of(cls: type) -> Iterator[CodeType]:
                 function = getattr(function, "__wrapped__", None)
 
 
-def _described(inner: Collection[int], module: Any) -> ModelFacts:
+_Storages = Mapping[int, tuple[MemoryFacts, ...]]
+"""By ``id`` of a model: its storages, with their bytes."""
+
+
+def _described(storages: _Storages, inner: Collection[int], module: Any) -> ModelFacts:
+    own = storages.get(id(module), ())
     if isinstance(module, Optimizer):
         parameters = [tensor for tensor, _ in _parameters_of(module)]
         device = device_name(parameters[0].device) if parameters else "cpu:0"
-        return ModelFacts(f"{_class_of(module).__name__} with its parameters", device, len(parameters))
+        return ModelFacts(f"{_class_of(module).__name__} with its parameters", device, len(parameters), own)
     tensors = [tensor for tensor, _ in _tensors_of(module, {})]
     first = next((tensor for tensor in tensors if not _is_meta(tensor)), None)
     parts = len(tensors) + len(list(module.modules()))
     return ModelFacts(
-        described(module), "cpu:0" if first is None else device_name(first.device), parts, id(module) in inner
+        described(module), "cpu:0" if first is None else device_name(first.device), parts, own, id(module) in inner
     )
 
 
-def _identify(nbytes: dict[int, int], module: Any) -> MemoryFacts | None:
-    own = nbytes.get(id(module), 0)
-    return (identity_of(module), own) if own else None
+def _identify(storages: _Storages, module: Any) -> MemoryFacts | None:
+    nbytes = sum(size for _, size in storages.get(id(module), ()))
+    return (identity_of(module), nbytes) if nbytes else None
 
 
 @final
@@ -394,8 +399,8 @@ def _identities_of(tensor: Any) -> Iterator[Hashable]:
         yield from (identity for identity, _ in storages_behind(tensor))
 
 
-def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -> tuple[dict[int, int], set[int]]:
-    """Return the bytes that belong to each model, and the models that were added to another one.
+def _storages_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -> tuple[_Storages, set[int]]:
+    """Return the storages that belong to each model, and the models that were added to another one.
 
     Both by ``id``. Memory that several models share counts for the first of them.
     """
@@ -411,18 +416,18 @@ def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -
     known = {id(module) for module in recorded}
     older = [module for module in modules if id(module) not in known]
     counted: set[Hashable] = set()
-    nbytes: dict[int, int] = {}
+    storages: dict[int, tuple[MemoryFacts, ...]] = {}
     inner: set[int] = set()
     # Older models come first: memory that they share with a recorded one counts for them.
     for module in (*older, *(thing for thing in recorded if isinstance(thing, Module))):
         if type(module) not in _LISTS and _is_apart(module, parents, links, set()):
-            nbytes[id(module)] = sum(_sizes_of(_tensors_of(module, added), state, counted))
+            storages[id(module)] = tuple(_storages_of(_tensors_of(module, added), state, counted))
             if not _is_apart(module, parents, set(), set()):
                 inner.add(id(module))
     for optimizer in recorded:
         if isinstance(optimizer, Optimizer):
-            nbytes[id(optimizer)] = sum(_sizes_of(_parameters_of(optimizer), state, counted))
-    return nbytes, inner
+            storages[id(optimizer)] = tuple(_storages_of(_parameters_of(optimizer), state, counted))
+    return storages, inner
 
 
 def _is_apart(module: Any, parents: dict[int, list[Any]], links: set[tuple[int, int]], met: set[int]) -> bool:
@@ -446,10 +451,10 @@ def _gradient_of(tensor: Any) -> Any:
     return read_of_graph(_grad, tensor, tensor)
 
 
-def _sizes_of(
+def _storages_of(
     tensors: Iterable[tuple[Any, bool]], state: dict[int, list[Any]], counted: set[Hashable]
-) -> Iterator[int]:
-    """Yield the bytes of tensors, of their gradients and of the optimizers' state for them.
+) -> Iterator[MemoryFacts]:
+    """Yield the storages of tensors, of their gradients and of the optimizers' state for them.
 
     Storages in `counted` are left out; those that are yielded are added to it. Of a tensor that was
     added to a module only the gradient and the state count: it is reported by itself.
@@ -462,7 +467,7 @@ def _sizes_of(
             for identity, nbytes in storages_behind(part):
                 if identity not in counted:
                     counted.add(identity)
-                    yield nbytes
+                    yield identity, nbytes
 
 
 def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:

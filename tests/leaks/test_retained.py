@@ -1,6 +1,7 @@
 """Rows by what retains memory, as users see them."""
 
 import gc
+import re
 import subprocess
 import sys
 import types
@@ -281,6 +282,38 @@ def test_the_only_holder_of_memory_retains_it(tmp_path: Path, source: str, told:
     rows = run(tmp_path, f"import numpy as np\n{source}").retainers
     # Without the names of several holders.
     assert {row.holder.removeprefix("module __main__.").partition(",")[0]: row.nbytes for row in rows} == told
+
+
+def test_a_model_counts_where_its_parts_are_retained() -> None:
+    torch = pytest.importorskip("torch")
+    cache: dict[int, object] = {}
+    optimizers: list[object] = []
+    with LeakDetector() as detector:
+        for trial in range(20):
+            model = torch.nn.Sequential(torch.nn.Linear(100, 99), torch.nn.Linear(99, 9))
+            cache[trial] = model
+            # The optimizer refers to the last layer only.
+            optimizer = torch.optim.SGD(model[1].parameters(), momentum=0.9)
+            model(torch.ones(2, 100)).sum().backward()
+            optimizer.step()
+            optimizers.append(optimizer)
+            del model, optimizer
+            detector.mark("trial")
+        report = detector.report(of_program=True)
+    [leak] = [leak for leak in report.leaks if leak.tensor_kind == "torch.nn.Module"]
+    first, last = 99 * 101 * 4, 9 * 100 * 4
+    # With the gradients; the momentum of the last layer is in the optimizer.
+    assert leak.nbytes == 20 * (2 * first + 3 * last)
+    names = {"'cache'": "cache", "'optimizers'": "optimizers", "several": "both"}
+    rows = {names[re.findall("several|'cache'|'optimizers'", row.holder)[0]]: row for row in report.retainers}
+    assert {name: (row.count, row.nbytes) for name, row in rows.items()} == {
+        "cache": (20, 20 * 2 * first),
+        "optimizers": (20, 20 * last),
+        "both": (20, 20 * 2 * last),
+    }
+    assert leak.trend is not None
+    nbytes_per_pass = sum(row.nbytes_per_pass for row in report.retainers)
+    assert nbytes_per_pass == pytest.approx(leak.trend.nbytes_per_pass)
 
 
 def test_what_a_library_holds_too_is_retained_by_neither(tmp_path: Path) -> None:

@@ -341,11 +341,13 @@ def test_code_is_run_as_with_python_c(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, alone.stdout, "")
 
 
-def test_small_leaks_are_left_out_below_a_threshold(tmp_path: Path) -> None:
+def test_leaks_below_a_threshold_are_suppressed(tmp_path: Path) -> None:
     name = program(tmp_path, VIEW)
     assert "1 leak" in report(tmp_path, "run", "--threshold", "80kB", name).stderr
     done = report(tmp_path, "run", "--threshold", "81kB", "--fail-on", "any", name)
     assert (done.returncode, done.stderr.splitlines()[0]) == (0, "leak-report: no leaks")
+    [told] = [line for line in done.stderr.splitlines() if "threshold" in line]
+    assert told.endswith("smaller than the threshold, 81.0 kB")
 
 
 def test_other_kinds_of_tensor_are_left_out(tmp_path: Path) -> None:
