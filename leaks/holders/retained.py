@@ -8,35 +8,29 @@ most items, because there it accumulates.
 
 from __future__ import annotations
 
-import gc
 import re
-import sys
 import weakref
-from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final, cast, final
 
 from ...scopes.base.sites import Site
-from ...scopes.kinds import kind_of
 from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
 from .dominators import UNREACHED, Dominators, dominators_of
 from .growing import growing_line
+from .object_graph import ObjectGraph, is_node_of_autograd
 from .origins import reworded
 from .paths import holder_of
 from .references import (
-    SKIPPED,
-    action_of,
     class_of,
     framework_of,
     is_namespace,
     is_weak_keyed,
     qualified_name_of,
-    referents_of,
 )
-from .roots import library_roots, user_roots
+from .roots import library_roots
 from .search import Search
 
 __all__ = [
@@ -59,6 +53,10 @@ reported under the object: a linked list has as many such parts as nodes.
 
 _HOLDERS_SHOWN: Final = 3
 """So many holders of memory are named that no single object retains."""
+
+_HOLDERS_ASKED: Final = 50
+"""So many of its holders are asked for their names: to find one takes time for the items of a list.
+"""
 
 Piece = tuple[Sequence[tuple[Hashable, int]], int]
 """The storages of a resource or of memory, with their bytes; and its index in the caller's list."""
@@ -91,192 +89,6 @@ class Retained:
     grown_at: Site | None
 
 
-@final
-class _Graph:
-    """The objects that a search has reached, as a graph of numbered nodes.
-
-    Node 0 is the root. Then come the wanted storages, and then objects. A tensor that refers to
-    nothing but its storage is one node with it: so a list of a million tensors is a million nodes,
-    and not two million. So is an object that owns memory, such as the ``bytes`` behind an array,
-    which a search passes over: its ``id`` is the identity of the memory.
-
-    Attributes
-    ----------
-    storages : dict
-        The node of each wanted storage.
-    objects : list
-        The object of each node; None for the root. For a storage, the only object that refers to
-        it if that is one node with it; otherwise None.
-    successors : list of sequence of int
-        For each node, the nodes that it refers to.
-    """
-
-    __slots__ = ("_numbers", "_variables", "objects", "storages", "successors")
-
-    def __init__(self, search: Search, wanted: Iterable[Hashable]) -> None:
-        self.storages: dict[Hashable, int] = {identity: number for number, identity in enumerate(wanted, 1)}
-        storages = self.storages
-        self.objects: list[object] = [None] * (1 + len(storages))
-        objects = self.objects
-        numbers = self._numbers = dict[int, int]()
-        # The storages that several tensors are one node with.
-        shared = set[int]()
-        # The storages of buffers behind arrays, by ``id`` of the buffer.
-        buffers: dict[int, int] = {}
-        for key, thing in islice(search.seen.items(), search.reach):
-            known = framework_of(class_of(thing))
-            if known is not None and known.part == "tensor":
-                identity = known.framework.lone_storage(thing)
-                if identity is not None:
-                    if identity in storages:
-                        number = numbers[key] = storages[identity]
-                        if objects[number] is not None:
-                            shared.add(number)
-                        objects[number] = thing
-                    continue
-                for _, child in known.framework.references(thing):
-                    buffer = child.obj if isinstance(child, memoryview) else child
-                    if id(buffer) in storages and action_of(class_of(buffer)) == SKIPPED:
-                        buffers[id(buffer)] = storages[id(buffer)]
-            numbers[key] = len(objects)
-            objects.append(thing)
-        numbers |= buffers
-        self.successors: list[Sequence[int]] = [()] * len(objects)
-        for number in shared:
-            objects[number] = None
-        # How many variables refer to each node.
-        self._variables = Counter(
-            numbers[id(thing)] for group in user_roots() for _, thing in group if id(thing) in numbers
-        )
-        roots = {numbers[key] for key in search.ways.roots() if key in numbers}
-        self.successors[0] = list(roots | self._variables.keys())
-        self.add_roots(search.library_referents)
-        for number in range(1 + len(storages), len(objects)):
-            thing = objects[number]
-            known = framework_of(class_of(thing))
-            below: list[int] = []
-            if known is not None:
-                below += [
-                    storages[identity] for _, identity, _ in known.framework.memory_of(thing) if identity in storages
-                ]
-            if id(thing) in storages:
-                below.append(storages[id(thing)])
-            for storage in below:
-                objects[storage] = None
-            for child in referents_of(thing):
-                child_number = numbers.get(id(child))
-                if child_number is not None:
-                    below.append(child_number)
-                elif class_of(child) is dict:
-                    # The ``__dict__`` of an instance, which CPython makes when somebody asks for
-                    # it, was not there when the search came by.
-                    values = cast("dict[object, object]", child).copy().values()
-                    below += [numbers[key] for value in values if (key := id(value)) in numbers]
-            if buffers:
-                # Also ``bytes``, which `referents_of` leaves out.
-                below += [buffers[id(child)] for child in gc.get_referents(thing) if id(child) in buffers]
-            self.successors[number] = below
-
-    def add_roots(self, keys: Iterable[int]) -> None:
-        """Add edges from the root to some objects that libraries refer to, by ``id``."""
-        numbers = [self._numbers[key] for key in keys if key in self._numbers]
-        self._variables.update(numbers)
-        self.successors[0] = list({*self.successors[0], *numbers})
-
-    def is_of_one_variable(self, node: int, tree: Dominators) -> bool:
-        """Return whether nothing but one variable refers to an object."""
-        return tree.holders[node] == 0 and self._variables[node] <= 1
-
-    def holders_of(self, identity: Hashable, search: Search) -> list[str]:
-        """Return how code reaches the variables and objects that hold a storage.
-
-        Tensors, graphs and models that have it are not named, but what holds them.
-        """
-        referrers: dict[int, list[int]] = {}
-        for number, below in enumerate(self.successors):
-            for child in below:
-                referrers.setdefault(child, []).append(number)
-        storage = self.storages[identity]
-        reached = {storage: None}
-        pending = [storage]
-        texts: dict[str, None] = {}
-        while pending:
-            number = pending.pop(0)
-            for above in referrers.get(number, ()):
-                if above in reached:
-                    continue
-                if not above:
-                    texts |= {
-                        origin.text: None
-                        for group in user_roots()
-                        for origin, thing in group
-                        if self._numbers.get(id(thing)) == number
-                    }
-                elif self._is_part(above, referrers):
-                    reached[above] = None
-                    pending.append(above)
-                else:
-                    texts[holder_of(*search.ways.way_to(id(self.objects[above])))] = None
-        return list(texts)
-
-    def _is_part(self, number: int, referrers: Mapping[int, Sequence[int]]) -> bool:
-        """Return whether an object is a tensor, of a graph or of a model, or a tuple of such."""
-        thing = self.objects[number]
-        if framework_of(class_of(thing)) is not None or class_of(thing) is tuple:
-            return True
-        is_dict = class_of(thing) is dict
-        return is_dict and any(framework_of(class_of(self.objects[above])) for above in referrers.get(number, ()))
-
-    def explains(self, search: Search, tree: Dominators) -> bool:
-        """Return whether the graph has all references to the objects that retain memory.
-
-        If not, something outside of it refers to one of them, such as a variable of a library.
-        """
-        # Without nodes of autograd graphs: C++ refers to them.
-        inner = {
-            number
-            for number, weight in enumerate(self.weights(tree))
-            if weight and tree.above[number] > 0 and not _is_node(self.objects[number])
-        }
-        unexplained = dict.fromkeys(inner, 0)
-        for key, number in self._numbers.items():
-            # The search passes over buffers.
-            if number in inner and key in search.seen:
-                is_in_objects = self.objects[number] is not None
-                unexplained[number] += _references(search.seen, key) - _OF_THE_SEARCH - is_in_objects
-        for below in islice(self.successors, 1, None):
-            for number in below:
-                if number in inner:
-                    unexplained[number] -= 1
-        left = {number for number, references in unexplained.items() if references > 0}
-        for key, number in self._numbers.items() if left else ():
-            if number in left:
-                kind = kind_of(search.seen[key])
-                unexplained[number] -= 0 if kind is None else kind.library_references(search.seen[key])
-        return all(unexplained[number] <= 0 for number in left)
-
-    def weights(self, tree: Dominators) -> list[int]:
-        """Return how many storages each node dominates."""
-        holds = [0] * len(tree.above)
-        for number in self.storages.values():
-            if tree.above[number] != UNREACHED:
-                holds[number] = 1
-        return tree.totals(holds)
-
-
-def _is_node(thing: object) -> bool:
-    known = framework_of(class_of(thing))
-    return known is not None and known.part == "node"
-
-
-def _references(things: Mapping[int, object], key: int) -> int:
-    return sys.getrefcount(things[key])
-
-
-_OF_THE_SEARCH: Final = _references({0: object()}, 0)
-"""What `_references` returns for an object that only the dict refers to."""
-
-
 def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool = True) -> list[Retained]:
     """Return what retains some pieces of memory; empty where the search did not come to its end.
 
@@ -293,17 +105,33 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
     """
     if search.cut_short or search.stopped:
         return []
-    graph = _Graph(search, dict.fromkeys(identity for storages, _ in pieces for identity, _ in storages))
+    graph = ObjectGraph(search, dict.fromkeys(identity for storages, _ in pieces for identity, _ in storages))
     tree = dominators_of(graph.successors)
     if asks_libraries and not search.has_asked_libraries and not graph.explains(search, tree):
         search.from_roots(library_roots(), libraries=True)
         graph.add_roots(search.library_referents)
         tree = dominators_of(graph.successors)
+    pieces_by_node, largest = _divided(graph, tree, pieces)
+    rows = [_row(search, graph.objects[node], of_node) for node, of_node in pieces_by_node.items() if node]
+    if largest:
+        # The first and the last may be in variables of a loop: one in the middle stands for all.
+        holder = _shared_by(graph, tree, search, largest[len(largest) // 2])
+        rows.append(Retained(holder, "", None, tuple(pieces_by_node[0].items()), None))
+    return _merged(rows)
+
+
+def _divided(
+    graph: ObjectGraph, tree: Dominators, pieces: Sequence[Piece]
+) -> tuple[dict[int, dict[int, int]], list[Hashable]]:
+    """Return the pieces by the node that retains them, and the largest storages that none does.
+
+    Node 0 has the pieces that no single object retains. Each piece is given by its index, with the
+    bytes that are retained.
+    """
     named = _named_nodes(graph, tree)
     pieces_by_node: dict[int, dict[int, int]] = {}
     is_counted = bytearray(1 + len(graph.storages))
-    # Storages that no single object retains.
-    shared: list[Hashable] = []
+    shared: dict[int, list[Hashable]] = {}
     for storages, place in pieces:
         for identity, nbytes in storages:
             node = graph.storages[identity]
@@ -313,65 +141,77 @@ def retained_by(search: Search, pieces: Sequence[Piece], *, asks_libraries: bool
             nbytes_by_place[place] = nbytes_by_place.get(place, 0) + (0 if is_counted[node] else nbytes)
             is_counted[node] = 1
             if not named[node]:
-                shared.append(identity)
-    rows = [_row(search, graph.objects[node], of_node) for node, of_node in pieces_by_node.items() if node]
-    if shared:
-        # One in the middle stands for all.
-        holder = _shared_by(graph.holders_of(shared[len(shared) // 2], search))
-        rows.append(Retained(holder, "", None, tuple(pieces_by_node[0].items()), None))
-    return _merged(rows)
+                shared.setdefault(nbytes, []).append(identity)
+    return pieces_by_node, shared[max(shared)] if shared else []
 
 
-def _named_nodes(graph: _Graph, tree: Dominators) -> list[int]:
+def _named_nodes(graph: ObjectGraph, tree: Dominators) -> list[int]:
     """Return for each node the one to report its memory under: itself, or one that dominates it.
 
     0 stands for memory that no single object retains.
     """
-    above, weights = tree.above, graph.weights(tree)
-    # How many of the nodes that each node immediately dominates retain wanted storages.
-    item_counts = [0] * len(above)
-    for node in tree.order:
-        if weights[node] and above[node] != UNREACHED:
-            item_counts[above[node]] += 1
-    named = [0] * len(above)
-
-    def is_better(node: int, other: int) -> bool:
-        """Return whether memory is better reported under a node than under one around it."""
-        thing = graph.objects[node]
-        if _is_node(thing) or is_namespace(thing):
-            return False
-        is_part = framework_of(class_of(thing)) is not None or _is_inner(graph, node, above)
-        if not other:
-            return not is_part or graph.is_of_one_variable(node, tree)
-        if is_part:
-            return False
-        is_container, is_other_container = (
-            _is_container(graph.objects[candidate]) and item_counts[candidate] >= _ITEMS_OF_CONTAINER
-            for candidate in (node, other)
-        )
-        if is_other_container and not (is_container and item_counts[node] >= item_counts[other]):
-            return False
-        if not is_other_container and weights[node] * _OBJECTS_NAMED < weights[other]:
-            return False
-        # A linked list, or a tree, is reported under its first node.
-        while other:
-            if class_of(graph.objects[other]) is class_of(thing) and item_counts[other] >= item_counts[node]:
-                return False
-            other = named[above[other]]
-        return True
-
+    naming = _Naming(graph, tree)
+    named = naming.named
     for node in tree.order[1:]:
-        other = named[above[node]]
-        is_object = graph.objects[node] is not None and weights[node] > 0
-        named[node] = node if is_object and is_better(node, other) else other
+        other = named[tree.above[node]]
+        named[node] = node if naming.is_better(node, other) else other
     return named
+
+
+@final
+class _Naming:
+    """Judges under which of the nodes that dominate some memory it is best reported."""
+
+    def __init__(self, graph: ObjectGraph, tree: Dominators) -> None:
+        self._graph, self._tree = graph, tree
+        self._weights = graph.weights(tree)
+        self.named = [0] * len(tree.above)
+        # How many of the nodes that each node immediately dominates retain wanted storages.
+        self._item_counts = [0] * len(tree.above)
+        for node in tree.order:
+            if self._weights[node] and tree.above[node] != UNREACHED:
+                self._item_counts[tree.above[node]] += 1
+
+    def is_better(self, node: int, other: int) -> bool:
+        """Return whether memory is better reported under a node than under one around it.
+
+        If `other` is 0, there is none around it.
+        """
+        thing = self._graph.objects[node]
+        if thing is None or not self._weights[node] or is_node_of_autograd(thing) or is_namespace(thing):
+            return False
+        is_part = framework_of(class_of(thing)) is not None or _is_inner(self._graph, node, self._tree.above)
+        if not other:
+            return not is_part or self._graph.is_of_one_variable(node, self._tree)
+        if is_part or self._is_within_its_like(node, other):
+            return False
+        if self._gathers(other):
+            return self._gathers(node) and self._item_counts[node] >= self._item_counts[other]
+        return self._weights[node] * _OBJECTS_NAMED >= self._weights[other]
+
+    def _gathers(self, node: int) -> bool:
+        """Return whether a node is a container of several items that retain memory."""
+        return _is_container(self._graph.objects[node]) and self._item_counts[node] >= _ITEMS_OF_CONTAINER
+
+    def _is_within_its_like(self, node: int, other: int) -> bool:
+        """Return whether a node around it has its type, and as many items or more.
+
+        A linked list, or a tree, is reported under its first node.
+        """
+        graph, item_counts = self._graph, self._item_counts
+        cls = class_of(graph.objects[node])
+        while other:
+            if class_of(graph.objects[other]) is cls and item_counts[other] >= item_counts[node]:
+                return True
+            other = self.named[self._tree.above[other]]
+        return False
 
 
 def _is_container(thing: object) -> bool:
     return issubclass(class_of(thing), _CONTAINERS) or is_weak_keyed(thing)
 
 
-def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
+def _is_inner(graph: ObjectGraph, node: int, parents: Sequence[int]) -> bool:
     """Return whether an object is no more than a part of another one: its dict, or a tuple."""
     thing: Any = graph.objects[node]
     if class_of(thing) is tuple:
@@ -385,9 +225,19 @@ def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
     )
 
 
-def _shared_by(holders: Sequence[str]) -> str:
-    """Return the text for memory that some objects hold together."""
-    shown = holders[:_HOLDERS_SHOWN]
+def _shared_by(graph: ObjectGraph, tree: Dominators, search: Search, identity: Hashable) -> str:
+    """Return the text for memory that some objects hold together, with examples of them.
+
+    One of those that differ only by keys is enough.
+    """
+    holders, of_variables = graph.holders_of(identity)
+    texts = {_KEYS.sub("[]", text): text for text in graph.variables_of(of_variables)}
+    # One of those that an object dominates, such as the items of a list, is enough too.
+    asked = [*{tree.above[holder] or -holder: holder for holder in holders}.values()]
+    for holder in asked[:: -(-len(asked) // _HOLDERS_ASKED) or 1]:
+        text = holder_of(*search.ways.way_to(id(graph.objects[holder])))
+        texts.setdefault(_KEYS.sub("[]", text), text)
+    shown = [*texts.values()][:_HOLDERS_SHOWN]
     return f"{SHARED}, such as {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else SHARED
 
 

@@ -328,6 +328,23 @@ def test_what_a_library_holds_too_is_retained_by_neither(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.parametrize(
+    ("source", "holders"),
+    [
+        ("small = [np.ones(9)]\nalso = [*small, *small]\none = [np.ones(5000)]\ntwo = [*one]\n", ("one", "two")),
+        ("array = np.ones(1000)\none = [[array] for _ in range(900)]\ntwo = [[array]]\ndel array\n", ("one[", "two[")),
+    ],
+    ids=["the largest", "not one of them again and again"],
+)
+def test_holders_of_the_most_memory_are_named(tmp_path: Path, source: str, holders: tuple[str, str]) -> None:
+    [row] = run(tmp_path, f"import numpy as np\n{source}").retainers
+    assert row.holder.startswith("several holders together, such as ")
+    named = row.holder.removeprefix("several holders together, such as ").split(" and ")
+    assert [
+        name.removeprefix("module __main__.").startswith(holder) for name, holder in zip(named, holders, strict=True)
+    ]
+
+
 def test_memory_that_a_variable_names_too_is_not_retained_by_its_list(tmp_path: Path) -> None:
     rows = run(
         tmp_path,
