@@ -254,8 +254,9 @@ class Growing:
         self._grown: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
         # Lines that may grow, as last seen, and how many of the line lived then.
         self._undecided: dict[_Line, tuple[Leak, float]] = {}
-        # For each line with a known holder, what was held of it when it was seen last.
-        self._held: dict[_Line, Leak] = {}
+        # For each line with a known holder, what was held of it when it was seen last, and how many
+        # of the line lived then.
+        self._held: dict[_Line, tuple[Leak, float]] = {}
         # Lines of which a look has seen so many results that it has judged them.
         self._seen: set[_Line] = set()
         # Lines of graphs over many steps, and of tensors with such graphs, at their most bytes.
@@ -337,7 +338,7 @@ class Growing:
             line = _line_of(leak)
             if held[line] * MADE_FOR_ONE < live.get(line, 0.0):
                 continue
-            self._held[line] = leak
+            self._held[line] = leak, live.get(line, 0.0)
             if leak.unjudged == "growth":
                 self._undecided[line] = leak, live.get(line, 0.0)
         for leak in (*report.leaks, *report.kept):
@@ -541,11 +542,11 @@ class Growing:
         known |= {_line_of(leak) for leak in undecided}
         held = [
             leak
-            for line, seen in ({line: leak for line, (leak, _) in not_to_the_end.items()} | self._held.copy()).items()
+            for line, (seen, then) in (not_to_the_end | self._held.copy()).items()
             for chain in (chain_of(seen.holder),)
             if line not in known and (end := _end_of(chain)) not in (None, _UNKNOWN_END)
             if not _was_given_back(line, seen.scopes)
-            for leak in _held_to_the_end(line, seen, _said_of(line, chain, end), births, live.get(line, 0.0))
+            for leak in _held_to_the_end(line, seen, then, _said_of(line, chain, end), births, live.get(line, 0.0))
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], [*undecided, *held]
 
@@ -894,7 +895,7 @@ def _undecided_at_the_end(
         )
 
 
-def _held_to_the_end(line: _Line, leak: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
+def _held_to_the_end(line: _Line, leak: Leak, then: float, end: str, births: int, live: float) -> Iterator[Leak]:
     """Yield what a line had to the end of the run, when it was freed: no leak.
 
     The parameters are those of `_undecided_at_the_end`.
@@ -913,7 +914,11 @@ def _held_to_the_end(line: _Line, leak: Leak, end: str, births: int, live: float
             # It became more until then.
             _, held, held_nbytes = most_held(series, row)
         count, nbytes = count + min(held, row.made), nbytes + held_nbytes
-    if count >= EPOCHS and nbytes >= WORTH_NBYTES and 2 * live <= count:
+    is_model = not nbytes
+    if is_model and then:
+        # The log counts also the modules in models, and has no bytes for any of them.
+        count, nbytes = round(leak.count * count / then), round(leak.nbytes * count / then)
+    if count >= (MODELS if is_model else EPOCHS) and nbytes >= WORTH_NBYTES and 2 * live <= count:
         yield replace(
             _alive(_in_proportion(leak, count, nbytes)),
             made=None,

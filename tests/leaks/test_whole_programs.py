@@ -1469,6 +1469,33 @@ def test_models_that_main_collected_are_reported_although_they_were_freed_with_i
     assert leak.nbytes == leak.count * (64 * 64 + 64) * 4
 
 
+def test_models_that_main_kept_through_a_long_training_are_told(tmp_path: Path) -> None:
+    source = """
+import torch
+from torch import nn
+
+def fit(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(16, 64)).square().mean().backward()
+        optimizer.step()
+
+def main():
+    board = []
+    for trial in range(30):
+        model = nn.Sequential(nn.Linear(64, 400), nn.Tanh(), nn.Linear(400, 1))
+        fit(model, 3)
+        board.append(model)
+    fit(board[7], 200)
+
+main()
+"""
+    first = str(report_on(tmp_path, source, is_measured=False)).split("\n")[0]
+    assert first.startswith("no leaks; 6.3 MB held until freed: 30 × ")
+    assert first.endswith(" main(): local 'board', freed when main() returned")
+
+
 def test_models_of_which_main_kept_one_at_a_time_are_not_reported(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert (
