@@ -389,11 +389,13 @@ def outlived(judgement: Judgement) -> Judgement:
 
 
 def _pinned(facts: Facts, sure: Sureness) -> Judgement:
+    is_in_scope = facts.oldest.scope is not None
+    out = ", or let it out of its scope with move_to_outer(view, compact=True)" if is_in_scope else ""
     return Judgement(
         "view",
         sure,
         "A view of a part keeps the whole memory alive",
-        "keep a copy of what is used, or let it out of its scope with move_to_outer(view, compact=True)",
+        f"keep a copy of what is used{out}",
         is_leak=sure != "possible",
     )
 

@@ -41,7 +41,7 @@ leak-report: 5 leaks, 9 tensors, 21.6 MB
      born at leaky.py:{view} in keep_a_view(), outside every scope, AGO
      view: 40 bytes used, 800.0 kB pinned
      held by module __main__.PREVIEWS[0]
-     do: keep a copy of what is used, or let it out of its scope with move_to_outer(view, compact=True)
+     do: keep a copy of what is used
 
 memory at the end: SOME resident, SOME in use by tensors, SOME kept by allocators for later use
 """

@@ -209,9 +209,9 @@ def by_an_iterator_that_lags_behind() -> Hold:
     ("holder", "remedy"),
     [
         (by_weak_keys, "let the keys go"),
-        (by_a_cache, "bound the cache with lru_cache"),
-        (by_a_cache_of_several_arguments, "bound the cache with lru_cache"),
-        (by_keys_of_a_cache, "bound the cache with lru_cache"),
+        (by_a_cache, "give lru_cache a smaller maxsize"),
+        (by_a_cache_of_several_arguments, "give lru_cache a smaller maxsize"),
+        (by_keys_of_a_cache, "give lru_cache a smaller maxsize"),
         (by_a_default, "let the default be None"),
         (by_a_finalizer, "give the finalizer nothing that leads to the object"),
         (by_a_context_variable, "empty what the context variable"),
