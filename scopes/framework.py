@@ -117,7 +117,7 @@ class ModelFacts(NamedTuple):
         How many modules, parameters and buffers it has.
     storages : tuple of (hashable, int)
         The identities of its memory, as `Kind.storages` gives them for its tensors, with the bytes.
-        Memory that it shares with another model may be left out.
+        Memory that it shares with a model that was not recorded is left out.
     is_added : bool
         Whether it was added to another model, as a part, after that model was made.
     """

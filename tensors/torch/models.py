@@ -18,7 +18,7 @@ registrations during an ``__init__``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from sys import _getframe
 from types import CodeType, FrameType
@@ -402,7 +402,7 @@ def _identities_of(tensor: Any) -> Iterator[Hashable]:
 def _storages_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -> tuple[_Storages, set[int]]:
     """Return the storages that belong to each model, and the models that were added to another one.
 
-    Both by ``id``. Memory that several models share counts for the first of them.
+    Both by ``id``. Memory that a model shares with one that was not recorded belongs to that one.
     """
     modules, state = things.modules, things.state
     parents: dict[int, list[Any]] = {}
@@ -415,18 +415,21 @@ def _storages_of_models(things: _Things, recorded: Sequence[Any], added: _Parts)
                 links.add((id(module), id(child)))
     known = {id(module) for module in recorded}
     older = [module for module in modules if id(module) not in known]
-    counted: set[Hashable] = set()
     storages: dict[int, tuple[MemoryFacts, ...]] = {}
     inner: set[int] = set()
-    # Older models come first: memory that they share with a recorded one counts for them.
-    for module in (*older, *(thing for thing in recorded if isinstance(thing, Module))):
+    of_older: set[Hashable] = set()
+    for module in older:
         if type(module) not in _LISTS and _is_apart(module, parents, links, set()):
-            storages[id(module)] = tuple(_storages_of(_tensors_of(module, added), state, counted))
-            if not _is_apart(module, parents, set(), set()):
-                inner.add(id(module))
-    for optimizer in recorded:
-        if isinstance(optimizer, Optimizer):
-            storages[id(optimizer)] = tuple(_storages_of(_parameters_of(optimizer), state, counted))
+            of_older.update(identity for identity, _ in _storages_of(_tensors_of(module, added), state, set()))
+    of_optimizers: set[Hashable] = set()
+    for thing in recorded:
+        if isinstance(thing, Optimizer):
+            # Of several optimizers of a model that is gone, the first stands for it.
+            storages[id(thing)] = tuple(_storages_of(_parameters_of(thing), state, of_optimizers, of_older))
+        elif type(thing) not in _LISTS and _is_apart(thing, parents, links, set()):
+            storages[id(thing)] = tuple(_storages_of(_tensors_of(thing, added), state, set(), of_older))
+            if not _is_apart(thing, parents, set(), set()):
+                inner.add(id(thing))
     return storages, inner
 
 
@@ -452,12 +455,16 @@ def _gradient_of(tensor: Any) -> Any:
 
 
 def _storages_of(
-    tensors: Iterable[tuple[Any, bool]], state: dict[int, list[Any]], counted: set[Hashable]
+    tensors: Iterable[tuple[Any, bool]],
+    state: dict[int, list[Any]],
+    counted: set[Hashable],
+    left_out: Container[Hashable] = (),
 ) -> Iterator[MemoryFacts]:
     """Yield the storages of tensors, of their gradients and of the optimizers' state for them.
 
-    Storages in `counted` are left out; those that are yielded are added to it. Of a tensor that was
-    added to a module only the gradient and the state count: it is reported by itself.
+    Storages in `counted` and in `left_out` are not yielded; those that are yielded are added to
+    `counted`. Of a tensor that was added to a module only the gradient and the state count: it is
+    reported by itself.
     """
     for tensor, is_added in tensors:
         gradient = _gradient_of(tensor) if is_leaf(tensor) else None
@@ -465,7 +472,7 @@ def _storages_of(
             if part is None or _is_meta(part):
                 continue
             for identity, nbytes in storages_behind(part):
-                if identity not in counted:
+                if identity not in counted and identity not in left_out:
                     counted.add(identity)
                     yield identity, nbytes
 

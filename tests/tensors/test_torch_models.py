@@ -123,8 +123,22 @@ def test_gradients_and_the_state_of_optimizers_count_with_their_model(detector: 
 def test_what_models_share_counts_once(detector: ds.LeakDetector) -> None:
     first = nn.Sequential(nn.Linear(8, 8))
     second = nn.Sequential(first[0])
-    assert [nbytes for _, nbytes, _ in models(detector)] == [LINEAR]
+    assert [nbytes for _, nbytes, _ in models(detector)] == [LINEAR, LINEAR]
+    assert detector.report(of_program=True).kept_nbytes == LINEAR
     del first, second
+
+
+def test_a_model_in_a_cycle_takes_no_memory_from_one_that_shares_it(detector: ds.LeakDetector) -> None:
+    kept: list[nn.Module] = []
+    for _ in range(20):
+        model: Any = nn.Sequential(nn.Linear(64, 64))
+        model.itself = [model]
+        kept.append(nn.Sequential(model[0]))
+        del model
+        detector.mark("trial")
+    [leak] = [leak for leak in detector.report(of_program=True).leaks if leak.kind == "model"]
+    assert (leak.count, leak.nbytes) == (20, 20 * 64 * 65 * 4)
+    assert "'kept'" in leak.holder
 
 
 def test_a_list_of_models_is_models(detector: ds.LeakDetector) -> None:
