@@ -711,13 +711,14 @@ def headline_of(report: Report) -> str:
     freed = sorted((leak for leak in report.kept if leak.freed is not None), key=_order)
     alive = sorted((leak for leak in report.kept if leak.freed is None), key=_order)
     freed_nbytes = sum(leak.nbytes for leak in freed)
+    there = [row for row in report.retainers if row.type and row.freed is None]
     parts: list[str] = []
-    for state, rows, nbytes in (
-        ("held until freed", freed, freed_nbytes),
-        ("alive in the end", alive, report.kept_nbytes - freed_nbytes),
+    for state, rows, nbytes, retainers in (
+        ("held until freed", freed, freed_nbytes, ()),
+        ("alive in the end", alive, report.kept_nbytes - freed_nbytes, there),
     ):
         if rows and nbytes >= _WORTH_SHOWING_NBYTES:
-            parts.append(f"{bytes_text(nbytes)} {state}: {_kept_in_few_words(rows, nbytes)}")
+            parts.append(f"{bytes_text(nbytes)} {state}: {_kept_in_few_words(rows, nbytes, retainers)}")
     if not parts:
         return head
     can_grow = any(leak.unjudged == "growth" for leak in report.kept)
@@ -730,8 +731,11 @@ def _order(leak: Leak) -> tuple[bool, int]:
     return leak.unjudged != "growth", -leak.nbytes
 
 
-def _kept_in_few_words(rows: Sequence[Leak], nbytes: int) -> str:
+def _kept_in_few_words(rows: Sequence[Leak], nbytes: int, retainers: Sequence[Retainer]) -> str:
     size = bytes_text(nbytes)
+    if retainers and 2 * retainers[0].nbytes >= nbytes > 2 * rows[0].nbytes:
+        # Many lines made what one object holds.
+        return str(retainers[0])
     # If the first row has nearly all bytes, its size is that of all and is not repeated.
     is_all = bytes_text(rows[0].nbytes) == size
     rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_SHOWING_NBYTES]

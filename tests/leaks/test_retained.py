@@ -207,6 +207,17 @@ def test_a_size_stands_once_in_the_headline() -> None:
     assert two.startswith("no leak found; 72.0 MB alive in the end: 63.0 MB: 30 × ")
 
 
+def test_what_one_object_holds_of_many_lines_is_named_in_the_headline() -> None:
+    rows = tuple(leak(kind="alive", site=replace(STEP, line=line), nbytes=1_000_000) for line in range(1, 41))
+    loaded = retainer(holder="module __main__.loaded", type="dict", length=40, nbytes=40_000_000, count_per_pass=0.0)
+    report = Report(kept=rows, kept_nbytes=40_000_000, retainers=(loaded,))
+    expected = "no leaks; 40.0 MB alive in the end: loaded (dict, 40 items) retains 40.0 MB born at 2 lines"
+    assert str(report).split("\n")[0].startswith(expected)
+    # Where one line has most of it, the line and its holder say more.
+    report = replace(report, kept=(replace(rows[0], nbytes=30_000_000), *rows[1:11]))
+    assert str(report).split("\n")[0].startswith("no leaks; 40.0 MB alive in the end: 30.0 MB: ")
+
+
 def test_what_is_held_through_a_graph_is_said_to_be_held_by_the_graph() -> None:
     chain = "module __main__.trainer.history[0].grad_fn.next_functions[0][0].next_functions[0][0]._saved_self"
     text = str(Report(kept=(leak(kind="alive", unjudged="growth", holders=(chain,)),), kept_nbytes=30_000_000))
