@@ -634,7 +634,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     for title, by, rows in (
         (f"undecided, {'held until freed' if _are_freed(undecided) else 'alive in the end'}:", "held by", undecided),
         ("no leak, held until freed:", "held by", [leak for leak in kept if leak.freed is not None]),
-        ("no leak, alive and held by the program:", "kept by", [leak for leak in kept if leak.freed is None]),
+        ("no leak, alive in the end:", "kept by", [leak for leak in kept if leak.freed is None]),
         ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
         worth = [leak for leak in rows if leak.nbytes + leak.graph_nbytes >= _WORTH_SHOWING_NBYTES]

@@ -173,7 +173,7 @@ TEXT = """\
   5. scope (certain): The scope 'epoch' was not closed.
      opened at train.py:31 in Trainer.step(), 3.0 s and 0 closed scopes ago
 
-no leak, alive and held by the program:
+no leak, alive in the end:
      1 × Tensor float32 (1000, 1000), 4.0 MB, born at train.py:31 in Trainer.step(), kept by module __main__.weights
 
 memory at the end: 1 byte resident, 5 bytes in use by tensors, 0 bytes kept by allocators for later use
