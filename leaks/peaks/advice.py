@@ -15,7 +15,7 @@ result is reported. The changes are
 * ``del x`` after the line of its last use: the life ends there;
 * in place: an elementwise operation writes its result into an operand of the same kind and size
   that is used there for the last time. It dies before the next birth, or only its variable holds
-  it. With ``out=``, or an operator such as ``+=``, one block serves both;
+  it. With ``out=``, or an operator such as ``+=``, one block serves both, until both are dead;
 * recompute: the variable is used early, and once more after the peak. Its life is cut in two.
 """
 
@@ -436,7 +436,10 @@ class _Replay:
             )
 
     def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
-        """Yield the change in which each birth of a line uses the block of an operand."""
+        """Yield the change in which each birth of a line uses the block of an operand.
+
+        If several operands will do, that of the lowest peak.
+        """
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place
@@ -448,16 +451,20 @@ class _Replay:
         _, peak_nbytes = recording.peak()
         births = births[recording.sizes[births] * _LEAST_PART >= peak_nbytes]
         where = f"{shown(code.co_filename)}:{line_of(code, offset)}"
+        changes: list[tuple[str, _Lives]] = []
         for operand in operands:
             held = self._held_by_variable(operand, code)
             used_up = [self._operand_used_up(number, place, operand, held) for number in births.tolist()]
             if None in used_up or self._are_saved(np.array([*births, *used_up], np.int64)):
                 continue
             upper = recording.upper.copy()
-            upper[np.array(used_up, np.int64)] = births
+            for birth, result in zip(used_up, births.tolist(), strict=True):
+                # The block of both lives until the later of their deaths: also where a variable
+                # goes on to hold the operand.
+                upper[birth], upper[result] = result, max(upper[birth], upper[result])
             over = operand.id if isinstance(operand, ast.Name) else "a temporary"
-            yield f"in place at {where} (over {over})", (recording.lower, upper, recording.sizes)
-            return
+            changes.append((f"in place at {where} (over {over})", (recording.lower, upper, recording.sizes)))
+        yield from sorted(changes, key=lambda change: int(recording.live_nbytes(change[1]).max()))[:1]
 
     def _held_by_variable(self, operand: ast.expr, code: CodeType) -> list[int]:
         """Return the births that an operand has, if it is a variable which alone holds them."""

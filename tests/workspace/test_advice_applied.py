@@ -656,6 +656,57 @@ def step():
     assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
 
 
+OUTLIVES = {
+    "a temporary": ("t = float(np.sqrt(x + 1.0)[0])", "x += 1.0\n        t = float(np.sqrt(x)[0])"),
+    "a variable": (
+        "y = np.sqrt(x)\n        z = np.cos(y)\n        t = float(z[0])\n        del y, z",
+        "y = np.sqrt(x, out=x)\n        z = np.cos(y)\n        t = float(z[0])\n        del y, z",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "changed"), OUTLIVES.values(), ids=list(OUTLIVES))
+@pytest.mark.parametrize("turns", [1, 3])
+def test_nothing_is_to_be_written_over_what_lives_on_to_the_peak(
+    tmp_path: Path, made: str, changed: str, turns: int
+) -> None:
+    program = f"""
+def step():
+    total = 0.0
+    for k in range({turns}):
+        x = np.full(N, k + 1.0)
+        {{made}}
+        b = np.ones(N)
+        c = np.exp(b)
+        total += abs(t) + float(c[0])
+        del c, b
+    return total
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program.format(made=made))
+    assert texts(peak, "in place", "(over x)") == []
+    after = peak_of(tmp_path / "after.py", HELPERS + program.format(made=changed))
+    assert after.nbytes == pytest.approx(peak.nbytes, rel=0.02)
+
+
+def test_a_result_is_to_be_written_over_the_operand_that_lives_to_the_peak(tmp_path: Path) -> None:
+    program = """
+def step():
+    x = np.ones(N)
+    z = np.full(N, 2.0)
+    {made}
+    del x
+    c = np.exp(y)
+    d = np.cosh(c / 8.0)
+    return float(y[0]) + float(c[0]) + float(d[0])
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program.format(made="y = x * z"))
+    line = 1 + (HELPERS + program).split("\n").index("    {made}")
+    [advice] = [each for each in peak.advice if each.text.startswith("in place") and f":{line} " in each.text]
+    assert advice.text.endswith("(over z)")
+    after = peak_of(tmp_path / "after.py", HELPERS + program.format(made="y = np.multiply(x, z, out=z)"))
+    assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
 STILL_NEEDED = {
     "by an operator": "z = np.ones(N) * 3.0\n    g = np.tanh(z)\n    g += z\n    return float(g[0])",
     "by an index": "z = np.ones(N) * 3.0\n    g = np.tanh(z)\n    return float(g[0]) + z.item(0)",
