@@ -555,6 +555,8 @@ class Workspace:
         # The latest that was recorded, and for each key: that of a thread that has ended, too.
         self._last: _Course | None = None
         self._recorded: dict[Hashable, _Course] = {}
+        # By key, the recording with the highest peak, on any thread.
+        self._highest: dict[Hashable, Recording] = {}
         # By key, why its passes are refused, on every thread.
         self._refusals: dict[Hashable, str] = {}
         self._totals = ARENA.PassTotals()
@@ -682,14 +684,18 @@ class Workspace:
     def peak(self, key: Hashable = None) -> Peak:
         """Return the highest peak of the passes with a key, and what would lower it.
 
-        Without a key that of the last recording.
+        The passes of all threads count. Without a key it is that of the key that was recorded last.
 
         Raises
         ------
         LookupError
             No pass with that key has ended.
         """
-        return self._peak_of(self._course(key, "peak"))
+        wanted = _checked_key(key, "peak") if key is not None or self._last is None else self._last.key
+        recording = self._highest.get(wanted)
+        if recording is None:
+            raise self._unknown(key)
+        return self._peak_of(wanted, recording)
 
     @_in_no_scope
     def save(self, path: str | Path, key: Hashable = None) -> None:
@@ -744,9 +750,23 @@ class Workspace:
             if course is None or course.observed is None:
                 course = self._recorded.get(key)
         if course is None or course.observed is None:
-            of = "" if key is None else f" with key {key!r}"
-            raise LookupError(f"workspace {self.name!r} has recorded no pass{of}")
+            raise self._unknown(key)
         return course
+
+    def _unknown(self, key: Hashable) -> LookupError:
+        of = "" if key is None else f" with key {key!r}"
+        return LookupError(f"workspace {self.name!r} has recorded no pass{of}")
+
+    def _keep_highest(self, course: _Course) -> None:
+        """Keep the recording of a course if none of its key, on any thread, has a higher peak."""
+        recording = course.observed
+        if recording is None:
+            return
+        _, nbytes = recording.peak()
+        with _LOCK:
+            before = self._highest.get(course.key)
+            if before is None or nbytes >= before.peak()[1]:
+                self._highest[course.key] = recording
 
     def _count(self, missed: Counter[str]) -> None:
         for reason, count in missed.items():
@@ -756,16 +776,14 @@ class Workspace:
     def _persistent_nbytes(self) -> int:
         return sum(array.nbytes for array in self._persistent.values())
 
-    def _peak_of(self, course: _Course) -> Peak:
-        recording = course.observed
-        assert recording is not None
+    def _peak_of(self, key: Hashable, recording: Recording) -> Peak:
         fixed = self._persistent_nbytes()
         time, nbytes = recording.peak()
         rows = list(living_rows(recording, time))
         if fixed:
             rows.append(LinePeak(PERSISTENT_ARRAYS, fixed, len(self._persistent)))
         return Peak(
-            key=course.key,
+            key=key,
             nbytes=nbytes + fixed,
             line=line_text(recording.births[time]) if recording.births else "<nothing>",
             living=tuple(sorted(rows, key=lambda row: (-row.nbytes, row.line))),
@@ -829,6 +847,7 @@ class Workspace:
         births = course.read(served)
         if is_observed:
             course.observe(Recording(births), noted)
+            self._keep_highest(course)
         missed, lines = _reasons_of(births, course)
         with _LOCK:
             self._count(missed)
@@ -866,6 +885,7 @@ class Workspace:
             return False
         finally:
             if course.recording is not None:
+                self._keep_highest(course)
                 self._last = self._recorded[course.key] = course
         return True
 
@@ -877,11 +897,11 @@ class Workspace:
 
     @_in_no_scope
     def _refusal(self, course: _Course, served: Any, limit: int) -> str:
-        course.observed = Recording(course.read(served))
+        course.observed = recording = Recording(course.read(served))
+        self._keep_highest(course)
         self._last = self._recorded[course.key] = course
-        return (
-            f"workspace {self.name!r} has a limit of {bytes_text(limit)}, which a pass exceeds: {self._peak_of(course)}"
-        )
+        peak = self._peak_of(course.key, recording)
+        return f"workspace {self.name!r} has a limit of {bytes_text(limit)}, which a pass exceeds: {peak}"
 
 
 def _checked_key(key: Hashable, verb: str) -> Hashable:

@@ -920,6 +920,37 @@ def test_the_peak_of_a_key_is_known_after_its_thread_has_ended() -> None:
     assert workspace.peak("key").nbytes > 0
 
 
+@pytest.mark.parametrize("here", ["before", "after", "never"])
+def test_the_peak_of_a_key_is_the_highest_of_all_threads(here: str) -> None:
+    workspace = ds.Workspace("threads")
+    if here == "before":
+        run_passes(workspace, 2, 10, "key")
+    for rows in (20, 100, 30):
+        thread = threading.Thread(target=run_passes, args=(workspace, 2, rows, "key"))
+        thread.start()
+        thread.join()
+    if here == "after":
+        run_passes(workspace, 2, 10, "key")
+    alone = ds.Workspace("alone")
+    run_passes(alone, 2, 100, "key")
+    assert workspace.peak("key").nbytes == workspace.peak().nbytes == alone.peak().nbytes
+    assert workspace.peak().key == "key"
+    workspace.forget()
+    with pytest.raises(LookupError, match="recorded no pass with key 'key'"):
+        workspace.peak("key")
+
+
+def test_the_peak_of_a_key_is_the_highest_where_the_limit_has_fallen_below_it() -> None:
+    workspace = ds.Workspace("limited", limit=1_000_000)
+    run_passes(workspace, 1, 200)
+    highest = workspace.peak().nbytes
+    kept = workspace.persistent("kept", 80_000)
+    run_passes(workspace, 1, 150)
+    with pytest.raises(MemoryError, match=r"which a pass exceeds: peak 1\.2 MB"):
+        run_passes(workspace, 1, 10)
+    assert workspace.peak().nbytes == highest + kept.nbytes
+
+
 def test_verify_finds_what_is_written_past_an_array_that_outlives_the_pass() -> None:
     import ctypes
 
