@@ -13,7 +13,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.base.sites import Mark, Role, Site, role_of, site_of
+from ...scopes.base.sites import Mark, Role, Site, imports_modules, role_of, site_of
 from ..report.peak import LinePeak
 
 __all__ = [
@@ -214,10 +214,13 @@ class Recording:
 def user_place(places: tuple[Mark, ...]) -> int:
     """Return the index of the user's innermost frame at a birth.
 
-    Where no frame is the user's: that of generated code, or else the outermost frame.
+    Where no frame is the user's: that of generated code, or else the outermost frame. Frames of
+    Python's own code that imports modules are passed over.
     """
-    roles = [role_of(code) for code, _ in places]
-    return next((roles.index(role) for role in (Role.USER, Role.GENERATED) if role in roles), len(places) - 1)
+    own = [number for number, (code, _) in enumerate(places) if not imports_modules(code.co_filename)]
+    roles = [role_of(places[number][0]) for number in own]
+    found = next((roles.index(role) for role in (Role.USER, Role.GENERATED) if role in roles), len(own) - 1)
+    return own[found] if own else len(places) - 1
 
 
 def line_of_birth(places: tuple[Mark, ...]) -> Site | None:

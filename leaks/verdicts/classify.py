@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final, final, get_args
 
 from ...scopes.base.process import PATCHES
-from ...scopes.base.sites import Site
+from ...scopes.base.sites import Site, imports_modules
 from ...scopes.framework import Escape, ModelFacts
 from ...scopes.identity import Entry
 from ...scopes.kinds import MAPPED
@@ -55,8 +55,6 @@ _FAR_LARGER: Final = 16
 """Such results do not grow if they have so many times as many bytes as the median of the line."""
 _MADE_BY_A_LOOP: Final = 8
 """If a line made at least so many and one is alive, this is the last one of a loop."""
-_IMPORTING: Final = "<frozen importlib"
-"""How the file of code begins that runs while a module is imported."""
 _IN_FLIGHT: Final = ("exception in flight",)
 _DYING: Final = (*_IN_FLIGHT, "last exception")
 """The origins of chains that lead through the exception which ended the program."""
@@ -195,7 +193,7 @@ def report_of(
                 if part.is_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
-                    if leak.site is None or not leak.site.file.startswith(_IMPORTING):
+                    if leak.site is None or not imports_modules(leak.site.file):
                         kept.append(leak)
                 else:
                     leaks.append(leak)
@@ -439,7 +437,7 @@ def _is_of_an_import(found: Census, line: _Line, places: Sequence[int]) -> bool:
     site, state, *_ = line
     return (
         site is not None
-        and site.file.startswith(_IMPORTING)
+        and imports_modules(site.file)
         and state == "alive"
         and nbytes_of(found.records[place] for place in places) < WORTH_NBYTES
     )

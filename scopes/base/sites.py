@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ __all__ = [
     "add_library",
     "called_by",
     "globals_of_file",
+    "imports_modules",
     "is_in_comprehension",
     "is_inside",
     "is_of_the_program",
@@ -117,6 +119,9 @@ _modules: Final = {f"multiprocessing.{name}" for name in ("connection", "manager
 
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 """Parts of the paths of installed libraries' files."""
+
+_IMPORTLIB: Final[str | None] = getattr(importlib, "__file__", None)
+"""The file of `importlib.import_module`."""
 
 _roles_of_code: Final[list[Callable[[CodeType, str], Role | None]]] = []
 """The functions of `add_role_of_code`."""
@@ -236,6 +241,15 @@ def is_of_the_program(module: str) -> bool:
     # that is no module.
     file: object = vars(imported).get("__file__") if type(imported) is ModuleType else None
     return type(file) is not str or not any(folder in file for folder in _INSTALLED)
+
+
+def imports_modules(file: str) -> bool:
+    """Return whether a file of code, given by its name, is Python's own that imports modules.
+
+    Its role is `Role.USER`: what a library makes when it is imported has a site there, and not at
+    the line of the import.
+    """
+    return file.startswith("<frozen importlib") or file == _IMPORTLIB
 
 
 def shown(file: str) -> str:

@@ -117,6 +117,14 @@ def test_without_the_option_no_peak_is_recorded(tmp_path: Path) -> None:
     assert "peak" not in told
 
 
+def test_what_a_library_makes_when_it_is_imported_has_no_line_of_the_import_system(tmp_path: Path) -> None:
+    # NumPy imports `numpy.random` where it is first asked for; that keeps a few bytes.
+    program = WITHOUT_SCOPES.replace("def step(n):\n", "def step(n):\n    np.random.default_rng(0)\n")
+    _, told = run(tmp_path, program, "--peak")
+    assert "what would lower it" in told
+    assert "importlib" not in told
+
+
 def test_a_program_that_ends_itself_has_its_peak_too(tmp_path: Path) -> None:
     peak, told = run(tmp_path, f"{WITHOUT_SCOPES}\nimport os\nos._exit(0)\n", "--peak")
     assert peak is not None

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import ctypes
 import gc
+import importlib
 import mmap
 import os
 import pickle
@@ -1336,6 +1337,16 @@ def test_lines_are_those_of_the_pass_where_the_loop_itself_makes_arrays() -> Non
         return str(workspace.peak())
 
     assert peak_of(False, True) == peak_of(True)
+
+
+@pytest.mark.parametrize("file", ["<frozen importlib._bootstrap>", importlib.__file__])
+def test_what_an_import_makes_is_told_at_the_line_of_the_import(file: str) -> None:
+    workspace = ds.Workspace("importing")
+    importing = compile("make(1000)", file, "exec")
+    with workspace.run():
+        exec(importing, {"make": np.ones, "__name__": "importlib"})
+    peak = workspace.peak()
+    assert f"{Path(__file__).name}:" in peak.line
 
 
 class Rows:
