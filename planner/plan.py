@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from reprlib import repr as short_repr
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -53,7 +54,7 @@ class Plan:
         return self.height / self.lower_bound if self.lower_bound else 1.0
 
 
-def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float = 0.05) -> Plan:
+def plan(buffers: ArrayLike | Iterable[Sequence[int]], /, *, time_limit: float = 0.05) -> Plan:
     """Plan the offsets of buffers in one slab, so that none overlap that live at the same time.
 
     The greedy plan by size is always made. Other plans are made while the time limit allows. The
@@ -64,7 +65,7 @@ def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float =
     ----------
     buffers : array_like of int, shape (n, 3)
         A row for each buffer: when its life begins, when it ends (excluded), and its bytes. Times
-        are any integers, such as numbers of births.
+        are any integers, such as numbers of births. An iterator of rows is read to its end.
     time_limit : float, default 0.05
         How many seconds to look for better plans.
 
@@ -76,7 +77,7 @@ def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float =
     Raises
     ------
     TypeError
-        The buffers are no integers, or the time limit is no number.
+        The buffers are no rows, or not of integers, or the time limit is no number.
     ValueError
         The buffers do not have three columns, a life ends before or when it begins, a size is
         negative, or all bytes together are 2**62 or more; the row is named. The time limit is
@@ -107,12 +108,16 @@ def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float =
 
 
 def _rows_of(buffers: Any) -> NDArray[np.int64]:
+    if isinstance(buffers, Iterator):
+        buffers = list(buffers)
     try:
         given = np.asarray(buffers)
     except ValueError as error:
         raise ValueError(
             f"plan: expected rows of lower, upper and size, found rows of different lengths ({error})"
         ) from None
+    if given.ndim == 0 and not isinstance(buffers, np.ndarray):
+        raise TypeError(f"plan: buffers are rows of lower, upper and size, not {short_repr(buffers)}")
     if given.shape in ((0,), (0, 3)):
         return np.zeros((0, 3), np.int64)
     if given.ndim != 2 or given.shape[1] != 3:

@@ -111,6 +111,13 @@ def test_lives_far_apart_and_negative_times_are_planned() -> None:
     assert plan.ratio == 1.0
 
 
+def test_an_iterator_of_buffers_is_read() -> None:
+    rows = [(0, 2, 64), (1, 3, 32), (2, 4, 64)]
+    found = ds.plan(row for row in rows)
+    assert found.offsets.tolist() == ds.plan(rows).offsets.tolist()
+    assert ds.plan(iter(())).height == 0
+
+
 def test_no_buffers_need_no_bytes() -> None:
     for nothing in ([], np.zeros((0, 3), int), [(0, 1, 0)]):
         plan = ds.plan(nothing)
@@ -186,6 +193,14 @@ def test_other_threads_run_while_a_plan_is_made_and_it_can_be_interrupted() -> N
         ([(0, 1, 8), (0, 1)], ValueError, "rows of different lengths"),
         ([[], []], ValueError, r"expected an array of shape \(n, 3\) with lower, upper and size, found \(2, 0\)"),
         (np.zeros((0, 2), int), ValueError, r"found \(0, 2\)"),
+        (np.array(5), ValueError, r"found \(\)"),
+        (None, TypeError, "plan: buffers are rows of lower, upper and size, not None"),
+        (5, TypeError, "rows of lower, upper and size, not 5"),
+        ("abc", TypeError, "rows of lower, upper and size, not 'abc'"),
+        ({"a": (0, 1, 2)}, TypeError, r"rows of lower, upper and size, not {'a': \(0, 1, 2\)}"),
+        ({(0, 1, 2)}, TypeError, r"rows of lower, upper and size, not {\(0, 1, 2\)}"),
+        (iter([(0, 1)]), ValueError, r"found \(1, 2\)"),
+        (iter([(0, 1, 2**70)]), ValueError, "does not fit into 64 bits"),
         (
             [(0, 1, 8), (3, 3, 8)],
             ValueError,
