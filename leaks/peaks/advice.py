@@ -29,6 +29,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from types import CodeType
 from typing import Any, Final, NamedTuple, final
 
@@ -511,13 +512,16 @@ class _Replay:
 
 
 def _runs_code_for_arrays(cls: type[Any]) -> bool:
-    """Return whether a subclass has an ``__array_finalize__`` of the program's.
+    """Return whether a subclass of `numpy.ndarray` has an ``__array_finalize__`` of the program's.
 
-    It is called for each array that is made of another, and may keep either.
+    It is called for each array that is made of another, and may keep either. It may be that of a
+    mixin, and may call those of the bases that come after it.
     """
     for each in cls.__subclasses__():
-        code = getattr(vars(each).get("__array_finalize__"), "__code__", None)
-        if (isinstance(code, CodeType) and role_of(code) is Role.USER) or _runs_code_for_arrays(each):
+        bases = takewhile(lambda base: base is not np.ndarray, each.__mro__)
+        codes = [getattr(vars(base).get("__array_finalize__"), "__code__", None) for base in bases]
+        is_of_program = any(isinstance(code, CodeType) and role_of(code) is Role.USER for code in codes)
+        if is_of_program or _runs_code_for_arrays(each):
             return True
     return False
 

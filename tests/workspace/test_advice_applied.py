@@ -969,18 +969,31 @@ def step():
     assert len(texts(peak, "recompute gate")) == is_same
 
 
-def test_nothing_is_to_be_deleted_that_a_subclass_may_keep(tmp_path: Path) -> None:
+SUBCLASSES = {
+    "its own": "class Keep(Keeping, np.ndarray):\n    __array_finalize__ = Keeping.__array_finalize__",
+    "a mixin's": "class Keep(Keeping, np.ndarray):\n    pass",
+    "that of a mixin's base": "class More(Keeping):\n    pass\n\nclass Keep(More, np.ndarray):\n    pass",
+    "a mixin's in a subclass of a subclass": (
+        "class Plain(np.ndarray):\n    pass\n\nclass Keep(Keeping, Plain):\n    pass"
+    ),
+}
+
+
+@pytest.mark.parametrize("subclass", SUBCLASSES.values(), ids=list(SUBCLASSES))
+def test_nothing_is_to_be_deleted_that_a_subclass_may_keep(tmp_path: Path, subclass: str) -> None:
     program = f"""
 import numpy as np
 import disposescope as ds
 
 N = {N}
 
-class Keep(np.ndarray):
+class Keeping:
     seen = []
 
     def __array_finalize__(self, source):
         Keep.seen.append(source)
+
+{subclass}
 
 def step():
     x = np.linspace(0.0, 1.0, N).view(Keep)
