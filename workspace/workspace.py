@@ -953,10 +953,11 @@ def _trace_of(places: tuple[Mark, ...], running: set[int]) -> tuple[Mark, ...]:
     """Return the places that a birth shares with the same birth of a later pass.
 
     Those inside the pass: what still runs at its end called the pass, and may do so from several
-    lines. But the line that is told of the birth is always among them.
+    lines. But the line that is told of the birth is always among them, also where code of a library
+    runs between it and the pass.
     """
     inside = next((number for number, (code, _) in enumerate(places) if id(code) in running), len(places))
-    return places[: inside + (user_place(places) >= inside)] if places else places
+    return places[: max(inside, user_place(places) + 1)]
 
 
 def _births(count: int) -> str:

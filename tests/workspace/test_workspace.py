@@ -1339,6 +1339,33 @@ def test_lines_are_those_of_the_pass_where_the_loop_itself_makes_arrays() -> Non
     assert peak_of(False, True) == peak_of(True)
 
 
+class PassOfEachCall(contextlib.ContextDecorator):
+    def __init__(self, workspace: ds.Workspace) -> None:
+        self.workspace = workspace
+
+    def __enter__(self) -> None:
+        self.run = self.workspace.run()
+        self.run.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.run.__exit__(*error)
+
+
+def test_lines_are_those_of_the_pass_where_library_code_runs_around_it() -> None:
+    workspace = ds.Workspace("decorated")
+    # At a birth there are, from the innermost: a frame of `numpy`, one of `contextlib`, the line.
+    ones = PassOfEachCall(workspace)(np.ones)
+    for is_long in (False, False, True, True):
+        if is_long:
+            ones(1000)
+        else:
+            ones(1000)
+    [replan] = workspace.statistics().replans
+    line = sys._getframe().f_code.co_firstlineno + 6
+    assert replan.number == 3
+    assert f"{Path(__file__).name}:{line} in" in replan.line
+
+
 @pytest.mark.parametrize("file", ["<frozen importlib._bootstrap>", importlib.__file__])
 def test_what_an_import_makes_is_told_at_the_line_of_the_import(file: str) -> None:
     workspace = ds.Workspace("importing")
