@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from reprlib import repr as short_repr
@@ -108,7 +108,7 @@ def plan(buffers: ArrayLike | Iterable[Sequence[int]], /, *, time_limit: float =
 
 
 def _rows_of(buffers: Any) -> NDArray[np.int64]:
-    if isinstance(buffers, Iterator):
+    if hasattr(buffers, "__next__"):
         buffers = list(buffers)
     try:
         given = np.asarray(buffers)
