@@ -1925,9 +1925,12 @@ if __name__ == "__main__":
 
 def test_batches_of_workers_that_main_keeps_are_seen_although_they_arrive_in_our_code(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    [leak] = report_on(tmp_path, BATCHES_OF_WORKERS).leaks
-    # A batch that arrives while a report is made may be recorded when that has ended.
-    assert (leak.sure, leak.freed, leak.count >= 98) == ("possible", "when main() returned", True)
+    # Batches that arrive while a report is written are recorded when that has ended, if they are
+    # still there then: how many these are depends on the machine.
+    [leak] = report_on(tmp_path, BATCHES_OF_WORKERS, has_timer=False).leaks
+    assert (leak.sure, leak.freed) == ("possible", "when main() returned")
+    # The last one may go before it is recorded: nothing is made after it.
+    assert leak.count >= 99
     assert re.search(r"main\(\): local 'kept'\[[01]\]$", leak.holder)
 
 
