@@ -14,7 +14,7 @@ from ...scopes.base.errors import LeakError, LeakWarning
 from ...scopes.base.process import install_imported, load_frameworks
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import DEAD, LIVE, Entry, catch_up
-from ..births.lines import Beginning, with_totals
+from ..births.lines import with_totals
 from ..births.log import DISPOSALS, LOG, BirthRows, RecordedMemory, Row, find_recorded_memory
 from ..holders.references import hide_types
 from ..report.report import OBJECT_LIMIT, Report, without_growth_of_graphs
@@ -121,15 +121,27 @@ class LeakDetector:
                     self._recorder.stop()
                 self._window.close()
 
+    def _entered(self) -> Window:
+        """Return the window of the last time that the detector was entered."""
+        if self._window is None:
+            raise RuntimeError(
+                "this LeakDetector has not been entered, so it watched nothing: "
+                "write `with LeakDetector() as detector:` around the code to watch"
+            )
+        return self._window
+
     def take_snapshot(self) -> Snapshot:
         """Return the resources that were born under this detector and are still there.
 
         They are alive, or disposed under a live reference.
+
+        Raises
+        ------
+        RuntimeError
+            The detector has never been entered.
         """
         catch_up()
-        window = self._window
-        if window is None:
-            return survey([], 0)
+        window = self._entered()
         with collection_paused():
             return survey(
                 _births_in(window),
@@ -142,7 +154,7 @@ class LeakDetector:
 
     def memory(self) -> tuple[RecordedMemory, ...]:
         """Return the memory born under this detector that is still there, whatever refers to it."""
-        return () if self._window is None else tuple(seen for pieces, _ in _memory_in(self._window) for seen in pieces)
+        return tuple(seen for pieces, _ in _memory_in(self._entered()) for seen in pieces)
 
     def report(
         self,
@@ -153,7 +165,13 @@ class LeakDetector:
         goes_on: bool = False,
         is_look: bool = False,
     ) -> Report:
-        """Return the report of a snapshot taken now, with the timeline: see `Snapshot.report`."""
+        """Return the report of a snapshot taken now, with the timeline: see `Snapshot.report`.
+
+        Raises
+        ------
+        RuntimeError
+            The detector has never been entered.
+        """
         with collection_paused():
             report = self.take_snapshot().report(
                 object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on, is_look=is_look
@@ -165,7 +183,7 @@ class LeakDetector:
             settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),
             count=report.count + len(native),
             leaks=(*report.leaks, *native),
-            sites=with_totals(report.sites, Beginning() if self._window is None else self._window.beginning),
+            sites=with_totals(report.sites, self._entered().beginning),
             timeline=timeline,
         )
         return without_growth_of_graphs(whole)

@@ -4,8 +4,10 @@ import gc
 import sys
 import threading
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import disposescope as ds
@@ -118,6 +120,19 @@ def test_a_detector_may_be_entered_again_while_open_and_starts_anew_later() -> N
     assert len(first) + len(second) + len(third) == 6
     with pytest.raises(RuntimeError, match="left more often"):
         detector.__exit__(None, None, None)
+
+
+def test_a_detector_that_was_never_entered_refuses_to_say_what_is_there() -> None:
+    detector = LeakDetector()
+    kept = [np.ones(1_000) for _ in range(50)]
+    for ask in (detector.report, detector.take_snapshot, detector.memory, partial(ds.assert_no_leaks, detector)):
+        with pytest.raises(RuntimeError, match="has not been entered, so it watched nothing: write `with"):
+            ask()
+    with detector:
+        kept.append(np.ones(2_000))
+    # After the block there is a window to report.
+    assert [leak.nbytes for leak in detector.report(of_program=True).kept] == [16_000]
+    assert len(kept) == 51
 
 
 def test_a_detector_is_gone_from_the_listeners_also_after_an_exception() -> None:

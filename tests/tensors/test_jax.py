@@ -680,7 +680,8 @@ with warnings.catch_warnings(record=True) as caught:
         with ds.dispose_scope() as scope:
             assert len(scope) == 0
 assert ["scopes do not own arrays of this version of JAX" in str(one.message) for one in caught] == [True], caught
-report = ds.LeakDetector().report()
+with ds.LeakDetector() as detector:
+    report = detector.report()
 assert (report.verdict, report.unwatched) == ("undecided", (f"jax {jax.__version__}: arrays of JAX",)), report
 """
     subprocess.run([sys.executable, "-c", code], check=True)

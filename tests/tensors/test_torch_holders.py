@@ -385,7 +385,8 @@ def test_a_report_that_is_made_during_another_disturbs_none(monkeypatch: pytest.
 
     def leaves_meanwhile(end: Any, since: int) -> list[Any]:
         # Another thread would wait for this one, before PyTorch 2.10.
-        others.append(LeakDetector().report(of_program=True))
+        with LeakDetector() as other:
+            others.append(other.report(of_program=True))
         return leaves_behind(end, since)
 
     monkeypatch.setattr(_torch_edges, "leaves_behind", leaves_meanwhile)
