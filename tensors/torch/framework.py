@@ -46,11 +46,12 @@ from .births import (
     remove_mode,
 )
 from .compiled import thread_state
-from .disposal import PENDING, RECORDER
+from .disposal import PENDING, RECORDER, DisposedTorchTensor
 from .graphs.references import STEPS, TorchReferences
+from .graphs.walk import is_leaf, read_of_graph
 from .lives import note_lives
 from .models import Models
-from .storages import components_of, storage_of
+from .storages import components_of, storage_of, storages_behind
 from .threads import RefusingMode, entered, left
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
 
 _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
+_grad: Final[Callable[[Any], Any]] = _C.TensorBase._grad.__get__
 _owners_of: Final[Callable[[int], int]] = _C._storage_Use_Count
 _eval_frame: Final[Any] = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
 _set_eval_frame: Final[Callable[[Any], Any]] = getattr(_eval_frame, "set_eval_frame", lambda _callback: None)
@@ -247,19 +249,26 @@ class TorchFramework(TorchReferences):
         return None if tensor is None else storage_undisturbed(tensor)
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the storages that still exist, of the births numbered `after` + 1 to `until`."""
+        """Return the storages that still exist, of the births numbered `after` + 1 to `until`.
+
+        Gradients of their tensors are added that were recorded later: by this report or by another
+        one, which was the first to read them.
+        """
         if self._log is None:
             return None
         PENDING.settle()
         references, rows = self._log.recorded_memory(after, until)
         owned = set[Hashable]()
         if self._models is not None:
-            births, *_ = self._log.counts()
             owned = self._models.memory_of_models(references, rows, after, until)
             # It reads all gradients. Those that nobody had read before are recorded only now.
             look()
-            more_references, more_rows = self._log.recorded_memory(births, self._log.counts()[0])
-            references, rows = [*references, *more_references], [*rows, *more_rows]
+            late = list(zip(*self._log.recorded_memory(until, self._log.counts()[0]), strict=True))
+            gradients = _gradients_of_those_with(references) if late and references else set[Hashable]()
+            # Not what other threads have made since.
+            late = [(reference, row) for reference, row in late if _identity_of(reference()) in gradients]
+            references = [*references, *(reference for reference, _ in late)]
+            rows = [*rows, *(row for _, row in late)]
         identify = partial(_identify, Counter(map(_address_of, PENDING.waiting())), owned, self._buffers)
         escape = self._escape if self._log.escapes() else None
         return LiveMemory(_NAME, references, rows, identify, _is_alive, escape)
@@ -305,7 +314,7 @@ class TorchFramework(TorchReferences):
         if self._log is None:
             return None
         storage = self._by_address.at(address, self._log)
-        return None if storage is None else ("torch", storage._cdata)
+        return _identity_of(storage)
 
     # Methods that `births` calls while a detector is open: see `births.Detector`.
 
@@ -369,6 +378,26 @@ class TorchFramework(TorchReferences):
         return "disposed" if storage is not None and self._log.has_escaped(storage) else None
 
 
+def _identity_of(storage: Any) -> Hashable:
+    """Return the identity of a storage; None for what is none. The log also has other memory."""
+    return ("torch", storage._cdata) if type(storage) is torch.UntypedStorage else None
+
+
+def _gradients_of_those_with(references: Iterable[Callable[[], object]]) -> set[Hashable]:
+    """Return the identities of the gradients of all tensors that have some storages."""
+    storages = [reference() for reference in references]
+    born = {_identity_of(storage) for storage in storages}
+    with TorchReferences().quiet():
+        return {
+            identity
+            for tensor in tracked_objects(Tensor)
+            if type(tensor) is not DisposedTorchTensor and is_leaf(tensor)
+            if (gradient := read_of_graph(_grad, tensor, tensor)) is not None
+            if any(identity in born for identity, _ in storages_behind(tensor))
+            for identity, _ in storages_behind(gradient)
+        }
+
+
 def _is_alive(reference: Callable[[], object], _number: int) -> bool:
     return reference() is not None
 
@@ -429,15 +458,14 @@ class _Buffers:
 def _identify(
     waiting: Counter[int], owned: Collection[Hashable], buffers: _Buffers, storage: Any
 ) -> MemoryFacts | None:
-    # The log also has memory of other frameworks.
-    if type(storage) is not torch.UntypedStorage:
+    identity = _identity_of(storage)
+    if identity is None:
         return None
     address: int = storage._cdata
     # Memory that only waiting disposed tensors hold is freed later: it is no leak. The storage
     # object itself counts as one more owner.
     if waiting and _owners_of(address) <= waiting[address] + 1:
         return None
-    identity = "torch", address
     # Memory that belongs to a model is reported with the model.
     return None if identity in owned else (identity, buffers.nbytes_of(storage))
 

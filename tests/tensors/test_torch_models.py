@@ -8,7 +8,8 @@ import inspect
 import pickle
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import disposescope as ds
+from disposescope.tensors.torch import framework
+from disposescope.tensors.torch.disposal import PENDING
+from disposescope.tensors.torch.models import Models
 
 
 class Block(nn.Module):
@@ -326,6 +330,65 @@ def test_gradients_that_nobody_has_read_are_told_where_their_models_are_gone(
     kept.clear()
     assert tensors(detector) == [(line, 256)] * 3
     assert len(gradients) == 3
+
+
+def test_reports_of_a_closed_window_list_a_gradient_that_one_of_them_has_read() -> None:
+    with ds.LeakDetector() as detector:
+        weight = nn.Linear(8, 8, bias=False).weight
+        weight.sum().backward()
+    # What is read is recorded as long as any detector is open.
+    with ds.LeakDetector():
+        assert [[nbytes for _, nbytes in tensors(detector)] for _ in range(2)] == [[256, 256]] * 2
+    assert weight.is_leaf
+
+
+def during_the_search_for_models(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> None:
+    """Have another thread call a function while a report looks for what belongs to models."""
+    memory_of_models = Models.memory_of_models
+
+    def with_another_thread(*args: Any) -> Any:
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+        return memory_of_models(*args)
+
+    monkeypatch.setattr(Models, "memory_of_models", with_another_thread)
+
+
+def test_what_another_thread_makes_meanwhile_is_in_no_report_of_a_closed_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others: list[Any] = []
+    with ds.LeakDetector() as detector:
+        kept = torch.ones(100)
+        line = here() - 1
+    during_the_search_for_models(monkeypatch, lambda: others.append(torch.ones(200)))
+    with ds.LeakDetector() as later:
+        assert tensors(detector) == [(line, 400)]
+        assert [nbytes for _, nbytes in tensors(later)].count(800) == 1
+    assert len(others) == 2
+    assert len(kept) == 100
+
+
+def test_a_gradient_that_another_report_has_read_meanwhile_is_in_the_report(
+    detector: ds.LeakDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = nn.Linear(8, 8, bias=False).weight
+    weight.sum().backward()
+    line = here() - 1
+    reports: list[list[tuple[int, int]]] = []
+
+    def settle_after_another_report() -> None:
+        if not reports:
+            reports.append([])
+            reports[0] = tensors(detector)
+        PENDING.settle()
+
+    # The window of the report is known by then, and nothing has been listed.
+    stand_in = SimpleNamespace(settle=settle_after_another_report, waiting=PENDING.waiting)
+    monkeypatch.setattr(framework, "PENDING", stand_in)
+    assert tensors(detector).count((line, 256)) == 1
+    assert reports[0].count((line, 256)) == 1
 
 
 def test_a_gradient_that_a_report_has_read_is_told_when_the_program_keeps_it(detector: ds.LeakDetector) -> None:
