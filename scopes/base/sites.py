@@ -439,6 +439,9 @@ def is_in_comprehension(code: CodeType, instruction: int) -> bool:
     """
     if code.co_name in COMPREHENSIONS:
         return True
+    opcodes = code.co_code[::2]
+    if not any(dis.opmap[name] in opcodes for name in _ADDS):
+        return False
     instructions = list(dis.get_instructions(code))
     # The offsets where each loop begins and ends.
     loops: list[tuple[int, int]] = [(each.offset, each.argval) for each in instructions if each.opname == "FOR_ITER"]
