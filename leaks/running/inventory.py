@@ -110,6 +110,118 @@ _OUR_MODULES: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 
 _Line = tuple[Site | None, str, str | None]
 """Line, kind and call: results of two calls on one line may have different holders."""
+_Sites = Sequence[tuple[int, SiteRow]]
+"""The numbers of the sites of a line in the log, and their rows."""
+
+
+@final
+class _Lines:
+    """The lines in the log of births as they are now: each site of the log is read once.
+
+    Attributes
+    ----------
+    passes : dict
+        How many passes of each name there were.
+    rows : list of SiteRow
+        The rows of the sites, by their numbers.
+    """
+
+    __slots__ = ("_answers", "_latest", "_sites", "passes", "rows")
+
+    def __init__(self) -> None:
+        log = complete_log()
+        self.passes = log.passes()
+        self.rows = [log.site(number) for number in range(log.site_count())]
+        self._sites: dict[_Line, list[tuple[int, SiteRow]]] = {}
+        for number, row in enumerate(self.rows):
+            self._sites.setdefault((innermost_line(row), row.kind, row.op), []).append((number, row))
+        # The answers of `was_given_back` for a line and the names of some scopes.
+        self._answers: dict[tuple[_Line, tuple[str | None, ...]], bool] = {}
+        # For each function, by its qualified name, the number of the last birth in it.
+        self._latest: dict[str, int] | None = None
+
+    def __iter__(self) -> Iterator[tuple[_Line, _Sites]]:
+        """Iterate over the lines, each with its sites."""
+        return iter(self._sites.items())
+
+    def sites_of(self, line: _Line) -> _Sites:
+        """Return the sites of a line."""
+        return self._sites.get(line, ())
+
+    def live(self) -> dict[_Line, float]:
+        """Return how many resources of each line live."""
+        return {line: sum(row.live for _, row in sites) for line, sites in self}
+
+    def made_of(self, line: _Line) -> int:
+        """Return how many a line has made."""
+        return sum(row.made for _, row in self.sites_of(line))
+
+    def was_given_back(self, line: _Line, scopes: tuple[str | None, ...]) -> bool:
+        """Return whether most of a line was gone whenever one of some scopes had ended.
+
+        A scope releases what it owns, and a function that it runs what it holds: that is by design.
+        """
+        known = self._answers.get((line, scopes))
+        if known is None:
+            known = self._answers[line, scopes] = self._is_given_back(line, scopes)
+        return known
+
+    def _is_given_back(self, line: _Line, scopes: tuple[str | None, ...]) -> bool:
+        names = {name for name in scopes if name and name in self.passes}
+        if "" in scopes:
+            # The passes of a scope without a name have the name of its line.
+            names |= self.passes.keys() - UNASKED
+        # A series has no points as long as nothing of the line lived at the end of a pass.
+        return bool(names) and not any(
+            2 * nbytes >= (row.held_nbytes or row.peak_nbytes)
+            for number, row in self.sites_of(line)
+            for name in names
+            for _, _, nbytes in LOG.series(number, name)
+        )
+
+    def said_of(self, line: _Line, chain: Chain | None, end: str) -> str:
+        """Return what a report says of when a line was freed, given when its holder goes by itself.
+
+        If the function that held it went on to make others, the program has cleared it before.
+        """
+        if chain is None or chain.origin.kind != "frame":
+            return end
+        fall = max((row.last_birth_before_fall for _, row in self.sites_of(line)), default=0)
+        return _UNKNOWN_END if 0 < fall < self._latest_births().get(chain.origin.owner, 0) else end
+
+    def _latest_births(self) -> dict[str, int]:
+        if self._latest is None:
+            self._latest = {}
+            for row in self.rows:
+                if row.places:
+                    function = row.places[0][0].co_qualname
+                    self._latest[function] = max(row.last_birth, self._latest.get(function, 0))
+        return self._latest
+
+    def joined_at(self, nbytes: int) -> list[Site]:
+        """Return the lines that joined arrays again and again, to half of some bytes or more."""
+        enough = (row for row in self.rows if row.births >= BIRTHS_AT_LEAST and 2 * row.peak_nbytes >= nbytes)
+        return [site for row in enough if joins(row) and (site := innermost_line(row)) is not None]
+
+    def were_gathered(self, row: SiteRow, series: Sequence[Point], point: Point) -> bool:
+        """Return whether the program put the results of a site together: see `was_gathered`.
+
+        Parameters
+        ----------
+        row : SiteRow
+            The row of the site.
+        series : sequence of (int, int, int)
+            The points of the site over the births of the program.
+        point : (int, int, int)
+            The one of them at which the site had its results.
+        """
+        _, count, nbytes = point
+        if not count:
+            return False
+        # The size of the largest is not known any more: take twice the mean. A few may have been
+        # made between this point and the next.
+        steps = [after - before for (*_, before), (*_, after) in pairwise(series)]
+        return was_gathered(nbytes, max(2 * nbytes / count, *steps, 0), row.last_birth, self.rows)
 
 
 @final
@@ -341,9 +453,11 @@ class Growing:
             self._held[line] = leak, live.get(line, 0.0)
             if leak.unjudged == "growth":
                 self._undecided[line] = leak, live.get(line, 0.0)
-        for leak in (*report.leaks, *report.kept):
-            if leak.count == 1 and noun_of(leak.tensor_kind) == "model":
-                self._take_size(leak, births)
+        models = [
+            leak for leak in (*report.leaks, *report.kept) if leak.count == 1 and noun_of(leak.tensor_kind) == "model"
+        ]
+        if models:
+            self._take_sizes(models, births)
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         # The largest leak of each line: a graph may have saved more than the results that are kept.
         largest: dict[_Line, Leak] = {}
@@ -446,7 +560,8 @@ class Growing:
         held : list of Leak
             Lines that did not, or that may have grown: their results stayed until they were freed.
         """
-        births, live = _births(), _live_by_line()
+        births, lines = _births(), _Lines()
+        live = lines.live()
         reported: dict[_Line, set[str]] = {}
         in_cycles = {_line_of(leak) for leak in kept if leak.kind == "cycle"}
         # Lines that nothing but the exception holds which ended the program count as freed too.
@@ -458,7 +573,7 @@ class Growing:
         last_births = self._last.copy()
         # The names of passes that went on to the end of the run; None stands for births.
         names: list[str | None] = [name for name, last in last_births.items() if last >= _LAST_PASS_AFTER * births]
-        with_enough_passes = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
+        with_enough_passes = [name for name, times in lines.passes.items() if times >= PASSES_AT_LEAST]
         names_are_no_loops = all(name in UNASKED for name in with_enough_passes)
         if not with_enough_passes:
             names = [None]
@@ -468,28 +583,32 @@ class Growing:
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
         for line, (leak, retainers, then) in self._grown.copy().items():
             chain, kinds = chain_of(leak.holder), reported.get(line, set())
-            end = _end_of(chain)
-            if _was_given_back(line, leak.scopes):
+            end, sites = _end_of(chain), lines.sites_of(line)
+            if lines.was_given_back(line, leak.scopes):
                 continue
             if end is None or not kinds <= (set[str]() if chain is None else {"cycle"}):
                 continue
             if chain is None and line in in_cycles:
                 # Nobody held it but the cycle: the collector had not run yet.
                 continue
-            if leak.kind == "graph" and not with_enough_passes and self._was_used(line) is not False:
+            if leak.kind == "graph" and not with_enough_passes and self._was_used(sites) is not False:
                 continue
-            numbers = _numbers_of(line)
+            numbers = [number for number, _ in sites]
+            # At the last birth it has been freed.
+            courses = [[point for point in LOG.series(number, None) if point[0] < births] for number in numbers]
             earlier = [
-                name for name in last_births if name not in names and _stayed(numbers, last_births[name], births)
+                name for name in last_births if name not in names and _stayed(courses, last_births[name], births)
             ]
             of_phase = bool(phase) and any(is_of_phase(number, phase) for number in numbers)
             for name in (None,) if of_phase else (*names, *earlier):
                 living = 0.0 if kinds else live.get(line, 0.0)
-                of_sites = [_trend_until_the_end(each, name, living, phase if of_phase else 0) for each in numbers]
+                of_sites = [
+                    _trend_until_the_end(lines, each, name, living, phase if of_phase else 0) for each in numbers
+                ]
                 trends = [each for each in of_sites if each is not None]
                 if not trends:
                     continue
-                said = _said_of(line, chain, end)
+                said = lines.said_of(line, chain, end)
                 if name in earlier and chain is not None and chain.origin.owner != self._outermost:
                     # The function had returned, and left it to another one.
                     said = _UNKNOWN_END
@@ -501,11 +620,12 @@ class Growing:
                 break
         known = reported.keys() | {_line_of(leak) for leak in found}
         for line, leak in self._graphs.copy().items():
-            end = _end_of(chain_of(leak.holder))
-            if line not in known and end is not None and not _was_given_back(line, leak.scopes):
-                found.append(_freed_graph_leak(leak, end, _said_of(line, chain_of(leak.holder), end)))
-        grown = [*self._grown_models(kept, births)]
-        joined = {line for leak in grown for line in _joined_at(leak.nbytes)}
+            chain = chain_of(leak.holder)
+            end = _end_of(chain)
+            if line not in known and end is not None and not lines.was_given_back(line, leak.scopes):
+                found.append(_freed_graph_leak(leak, end, lines.said_of(line, chain, end)))
+        grown = [*self._grown_models(kept, births, lines)]
+        joined = {site for leak in grown for site in lines.joined_at(leak.nbytes)}
         # Between the call that joins and the assignment nobody holds what a model has next.
         found = [leak for leak in found if not (leak.site in joined and chain_of(leak.holder) is None)]
         found += grown
@@ -517,20 +637,20 @@ class Growing:
             for line, (leak, _, then) in self._grown.copy().items()
             if leak.kind == "exception"
             or (leak.kind == "growth" and chain_of(leak.holder) is not None)
-            or (leak.kind == "graph" and not self._was_used(line))
+            or (leak.kind == "graph" and not self._was_used(lines.sites_of(line)))
         }
         undecided = [
             leak
             for line, (leak, then) in (not_to_the_end | self._undecided.copy()).items()
             if line not in known and (end := _end_of(chain_of(leak.holder))) is not None
-            if not _was_given_back(line, leak.scopes)
-            for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number in _numbers_of(line)),)
+            if not lines.was_given_back(line, leak.scopes)
+            for of_phase in (bool(phase) and any(is_of_phase(number, phase) for number, _ in lines.sites_of(line)),)
             if names_are_no_loops or of_phase
             for leak in _undecided_at_the_end(
-                line,
+                lines,
                 leak,
                 then,
-                _said_of(line, chain_of(leak.holder), end),
+                lines.said_of(line, chain_of(leak.holder), end),
                 births,
                 live.get(line, 0.0),
                 () if of_phase else with_enough_passes,
@@ -538,55 +658,59 @@ class Growing:
             )
         ]
         known |= {_line_of(leak) for leak in (*kept, *undecided)}
-        undecided += [leak for leak in self._unseen(births, live) if _line_of(leak) not in known]
+        undecided += [leak for leak in self._unseen(births, lines, live) if _line_of(leak) not in known]
         known |= {_line_of(leak) for leak in undecided}
         held = [
             leak
             for line, (seen, then) in (not_to_the_end | self._held.copy()).items()
             for chain in (chain_of(seen.holder),)
             if line not in known and (end := _end_of(chain)) not in (None, _UNKNOWN_END)
-            if not _was_given_back(line, seen.scopes)
-            for leak in _held_to_the_end(line, seen, then, _said_of(line, chain, end), births, live.get(line, 0.0))
+            if not lines.was_given_back(line, seen.scopes)
+            for leak in _held_to_the_end(
+                lines, seen, then, lines.said_of(line, chain, end), births, live.get(line, 0.0)
+            )
         ]
-        return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], [*undecided, *held]
+        return found, [_at_the_end(retainer, seen) for retainer, seen in retained.items()], [*undecided, *held]
 
-    def _unseen(self, births: int, live: Mapping[_Line, float]) -> Iterator[Leak]:
+    def _unseen(self, births: int, lines: _Lines, live: Mapping[_Line, float]) -> Iterator[Leak]:
         """Yield lines whose results stayed until they were freed, and that no look has seen.
 
         Such as those of a `main()` that makes little else: no look was due until it returned. What
         a scope or a comprehension had is by design. Parameters and gradients belong to models.
         """
-        scopes = [name for name in LOG.passes() if name not in UNASKED]
-        rows_of = _rows_by_line()
-        of_models = {site for site, kind, _ in rows_of if noun_of(kind) == "model"}
-        for line, rows in rows_of.items():
+        scopes = tuple(name for name in lines.passes if name not in UNASKED)
+        of_models = {site for (site, kind, _), _ in lines if noun_of(kind) == "model"}
+        for line, sites in lines:
             if line in self._seen or line[0] in of_models or line[2] in _FOR_MODELS:
                 continue
+            rows = [row for _, row in sites]
             first, last = min(row.first_birth for row in rows), max(row.last_birth for row in rows)
             # Few programs have a line of which this is true.
             if last - first < STOPPED * births or sum(row.peak_nbytes for row in rows) < WORTH_NBYTES:
                 continue
             place = rows[0].places[0] if rows[0].places else None
-            if place is None or role_of(place[0]) is not Role.USER or is_in_comprehension(*place):
+            if place is None or role_of(place[0]) is not Role.USER:
                 continue
-            if _was_given_back(line, scopes):
+            if lines.was_given_back(line, scopes):
                 continue
             for leak in _undecided_at_the_end(
-                line, _unseen_leak(line, rows), 0.0, _UNKNOWN_END, births, live.get(line, 0.0), (), 0
+                lines, _unseen_leak(line, rows), 0.0, _UNKNOWN_END, births, live[line], (), 0
             ):
-                if leak.count >= EPOCHS:
+                if leak.count >= EPOCHS and not is_in_comprehension(*place):
                     yield leak
 
-    def _take_size(self, leak: Leak, births: int) -> None:
-        """Take the bytes of a model at a look; of one that replaced another, from now on."""
-        line = _line_of(leak)
-        made = _made_of(line)
-        _, made_before, sizes = self._models.get(line, (leak, made, []))
-        if made != made_before:
-            sizes = []
-        if not sizes or births >= _LATER * sizes[-1][0]:
-            sizes.append((births, leak.nbytes))
-        self._models[line] = leak, made, sizes
+    def _take_sizes(self, leaks: Iterable[Leak], births: int) -> None:
+        """Take the bytes of models at a look; of one that replaced another, from now on."""
+        lines = _Lines()
+        for leak in leaks:
+            line = _line_of(leak)
+            made = lines.made_of(line)
+            _, made_before, sizes = self._models.get(line, (leak, made, []))
+            if made != made_before:
+                sizes = []
+            if not sizes or births >= _LATER * sizes[-1][0]:
+                sizes.append((births, leak.nbytes))
+            self._models[line] = leak, made, sizes
 
     def _models_may_grow(self) -> bool:
         """Return whether a line joins more than at the last look.
@@ -603,11 +727,11 @@ class Growing:
                 may_grow = True
         return may_grow
 
-    def _grown_models(self, kept: Iterable[Leak], births: int) -> Iterator[Leak]:
+    def _grown_models(self, kept: Iterable[Leak], births: int, lines: _Lines) -> Iterator[Leak]:
         """Yield the models whose tensors became larger and larger, such as a queue in a buffer."""
         at_the_end = {_line_of(leak): leak for leak in kept}
         for line, (leak, made, sizes) in self._models.copy().items():
-            if made != _made_of(line):
+            if made != lines.made_of(line):
                 # Another model has replaced it.
                 continue
             last = at_the_end.get(line)
@@ -617,18 +741,17 @@ class Growing:
                 end = _end_of(chain_of(leak.holder))
                 if end is None:
                     continue
-            joined = _joined_at(sizes[-1][1] - sizes[0][1])
+            joined = lines.joined_at(sizes[-1][1] - sizes[0][1])
             if joined and _grow_evenly(sizes, births):
                 yield _grown_model_leak(leak, sizes, joined[0], end)
 
-    def _was_used(self, line: _Line) -> bool | None:
+    def _was_used(self, sites: _Sites) -> bool | None:
         """Return whether memory of a line that a graph saved died before the last optimizer step.
 
         Then a ``backward()`` went through the graph, such as at the end of a long episode. None if
         a report may have held the memory until after the step.
         """
-        rows = [LOG.site(number) for number in _numbers_of(line)]
-        died, held_since = max(((row.last_birth_before_death, row.held_since) for row in rows), default=(0, 0))
+        died, held_since = max(((row.last_birth_before_death, row.held_since) for _, row in sites), default=(0, 0))
         step = self._last.get(STEP, 0)
         if 0 < died < step:
             return True
@@ -716,21 +839,15 @@ def _grows(phase: int, *, has_more: bool) -> bool:
     return False
 
 
-def _numbers_of(line: _Line) -> list[int]:
-    """Return the numbers of the sites of the log that are of a line."""
-    numbers: list[int] = []
-    for number in range(LOG.site_count()):
-        row = LOG.site(number)
-        if (row.kind, row.op) == line[1:] and innermost_line(row) == line[0]:
-            numbers.append(number)
-    return numbers
-
-
-def _trend_until_the_end(number: int, name: str | None, live: float, phase: int) -> tuple[Trend, Point] | None:
+def _trend_until_the_end(
+    lines: _Lines, number: int, name: str | None, live: float, phase: int
+) -> tuple[Trend, Point] | None:
     """Return how a site grew until it was freed, and its highest point; None if it did not grow.
 
     Parameters
     ----------
+    lines : _Lines
+        The lines in the log.
     number : int
         The number of the site.
     name : str or None
@@ -746,14 +863,14 @@ def _trend_until_the_end(number: int, name: str | None, live: float, phase: int)
     trend = trend_over_births(series) if name is None else trend_of(series)
     if trend is None or 2 * live > series[-1][1]:
         return None
-    row = LOG.site(number)
+    row = lines.rows[number]
     if name is not None:
         at, count, nbytes = max(trend.series, key=lambda point: point[1:])
         if count < row.held <= _AFTER_THE_LAST_PASS * count:
             count, nbytes = row.held, row.held_nbytes
         return None if becomes_larger_alone(trend, row) else (trend, (at, count, nbytes))
     made, (_, count, nbytes) = row.made, series[-1]
-    if _were_gathered(number, series, series[-1]):
+    if lines.were_gathered(row, series, series[-1]):
         return None
     trend = replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
     number_of_birth, held, held_nbytes = most_held(series, row)
@@ -774,21 +891,17 @@ def _until_freed(series: Sequence[Point], *, over_births: bool) -> Sequence[Poin
     return series
 
 
-def _stayed(numbers: Iterable[int], phase: int, births: int) -> bool:
+def _stayed(courses: Iterable[Sequence[Point]], phase: int, births: int) -> bool:
     """Return whether what some sites had at the end of a phase was there until the end of the run.
 
     Parameters
     ----------
-    numbers : iterable of int
-        The numbers of the sites.
+    courses : iterable of sequence
+        For each site, its points over the births of the program, until it was freed.
     phase, births : int
         The number of the last birth of the phase, and of the run.
     """
-    for number in numbers:
-        series = LOG.series(number, None)
-        while series and series[-1][0] >= births:
-            # By now it has been freed.
-            series.pop()
+    for series in courses:
         then = max((count for at, count, _ in series if at <= phase), default=0)
         later = [count for at, count, _ in series if at > phase]
         if then and later and series[-1][0] >= _NEARLY * births and min(later) >= _NEARLY * then:
@@ -796,36 +909,15 @@ def _stayed(numbers: Iterable[int], phase: int, births: int) -> bool:
     return False
 
 
-def _were_gathered(number: int, series: Sequence[Point], point: Point) -> bool:
-    """Return whether the program put the results of a site together: see `was_gathered`.
-
-    Parameters
-    ----------
-    number : int
-        The number of the site.
-    series : sequence of (int, int, int)
-        The points of the site over the births of the program.
-    point : (int, int, int)
-        The one of them at which the site had its results.
-    """
-    _, count, nbytes = point
-    if not count:
-        return False
-    # The size of the largest is not known any more: take twice the mean. A few may have been made
-    # between this point and the next.
-    steps = [after - before for (*_, before), (*_, after) in pairwise(series)]
-    return was_gathered(nbytes, max(2 * nbytes / count, *steps, 0), LOG.site(number).last_birth)
-
-
 def _undecided_at_the_end(
-    line: _Line, leak: Leak, then: float, end: str, births: int, live: float, passes: Sequence[str], phase: int
+    lines: _Lines, leak: Leak, then: float, end: str, births: int, live: float, passes: Sequence[str], phase: int
 ) -> Iterator[Leak]:
     """Yield a leak with the most that a line had, if its results stayed until they were freed.
 
     Parameters
     ----------
-    line : _Line
-        The line.
+    lines : _Lines
+        The lines in the log.
     leak : Leak
         The line at the last look.
     then : float
@@ -845,9 +937,8 @@ def _undecided_at_the_end(
     count = seen = nbytes = made = latest = 0
     first = births
     stays = is_late = rises_over_passes = False
-    for number in _numbers_of(line):
+    for number, row in lines.sites_of(_line_of(leak)):
         series = course_over_births(number, phase)
-        row = LOG.site(number)
         highest = most_held(series, row) if series else (0, 0, 0)
         # A scalar on the way to a result may have been there too.
         count, nbytes = count + min(highest[1], row.made), nbytes + highest[2]
@@ -859,7 +950,7 @@ def _undecided_at_the_end(
         latest = max(latest, min((point[0] for point in series if point[1] >= min(most, highest[1])), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
-            if _were_gathered(number, series, highest):
+            if lines.were_gathered(row, series, highest):
                 return
             to_highest = [point for point in series if point[0] <= highest[0]]
             # The last result may have come after the last point.
@@ -895,19 +986,18 @@ def _undecided_at_the_end(
         )
 
 
-def _held_to_the_end(line: _Line, leak: Leak, then: float, end: str, births: int, live: float) -> Iterator[Leak]:
+def _held_to_the_end(lines: _Lines, leak: Leak, then: float, end: str, births: int, live: float) -> Iterator[Leak]:
     """Yield what a line had to the end of the run, when it was freed: no leak.
 
     The parameters are those of `_undecided_at_the_end`.
     """
     count = nbytes = 0
-    for number in _numbers_of(line):
+    for number, row in lines.sites_of(_line_of(leak)):
         series = _until_freed(LOG.series(number, None), over_births=True)
         # What is there only for a moment, such as the list of a batch, is not there at all points.
         late = [point for point in series if point[0] >= _NEARLY * births]
         if not late:
             continue
-        row = LOG.site(number)
         _, held, held_nbytes = min(late, key=lambda point: point[1])
         highest = max(point[1] for point in series)
         if 2 * held >= highest == max(point[1] for point in late):
@@ -988,48 +1078,9 @@ def _end_of(chain: Chain | None) -> str | None:
     return _UNKNOWN_END if is_handed_on else f"when {origin.owner}() returned"
 
 
-def _was_given_back(line: _Line, scopes: Sequence[str | None]) -> bool:
-    """Return whether most of a line was gone whenever one of some scopes had ended.
-
-    A scope releases what it owns, and a function that it runs what it holds: that is by design.
-    """
-    names = {name for name in scopes if name}
-    if "" in scopes:
-        # The passes of a scope without a name have the name of its line.
-        names |= {name for name in LOG.passes() if name not in UNASKED}
-    if not any(name in LOG.passes() for name in names):
-        return False
-    for number in _numbers_of(line):
-        row = LOG.site(number)
-        most = row.held_nbytes or row.peak_nbytes
-        # A series has no points as long as nothing of the line lived at the end of a pass.
-        if any(2 * nbytes >= most for name in names for _, _, nbytes in LOG.series(number, name)):
-            return False
-    return True
-
-
-def _said_of(line: _Line, chain: Chain | None, end: str) -> str:
-    """Return what a report says of when a line was freed, given when its holder goes by itself.
-
-    If the function that held it went on to make others, the program has cleared it before.
-    """
-    if chain is None or chain.origin.kind != "frame":
-        return end
-    fall = max((LOG.site(number).last_birth_before_fall for number in _numbers_of(line)), default=0)
-    rows = map(LOG.site, range(LOG.site_count()))
-    went_on = fall and any(
-        row.last_birth > fall and row.places and row.places[0][0].co_qualname == chain.origin.owner for row in rows
-    )
-    return _UNKNOWN_END if went_on else end
-
-
 def _those_that_go(holders: Iterable[str], end: str) -> tuple[str, ...]:
     """Return those of some holders that go by themselves at an end, in the words of `_end_of`."""
     return tuple(holder for holder in holders if _end_of(chain_of(holder)) == end)
-
-
-def _made_of(line: _Line) -> int:
-    return sum(LOG.site(number).made for number in _numbers_of(line))
 
 
 def _grown_leak(
@@ -1093,13 +1144,6 @@ def _grow_evenly(sizes: Sequence[tuple[int, int]], births: int) -> bool:
         return False
     typical = median(rates)
     return all(typical / _EVENLY <= rate <= typical * _EVENLY for rate in rates)
-
-
-def _joined_at(nbytes: int) -> list[Site]:
-    """Return the lines that joined arrays again and again, up to half of some bytes and more."""
-    rows = [LOG.site(number) for number in range(LOG.site_count())]
-    often = [row for row in rows if row.births >= BIRTHS_AT_LEAST and 2 * row.peak_nbytes >= nbytes and joins(row)]
-    return [line for row in often if (line := innermost_line(row)) is not None]
 
 
 def _grown_model_leak(leak: Leak, sizes: Sequence[tuple[int, int]], joined: Site, end: str | None) -> Leak:
@@ -1184,19 +1228,9 @@ def _births() -> int:
     return complete_log().counts()[0]
 
 
-def _rows_by_line() -> dict[_Line, list[SiteRow]]:
-    """Return the sites of the log by their lines."""
-    found: dict[_Line, list[SiteRow]] = {}
-    log = complete_log()
-    for number in range(log.site_count()):
-        row = log.site(number)
-        found.setdefault((innermost_line(row), row.kind, row.op), []).append(row)
-    return found
-
-
 def _live_by_line() -> dict[_Line, float]:
     """Return how many resources of each line live."""
-    return {line: sum(row.live for row in rows) for line, rows in _rows_by_line().items()}
+    return _Lines().live()
 
 
 def _merged(later: Iterable[Retainer], freed: Sequence[Retainer]) -> tuple[Retainer, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -329,7 +329,7 @@ def _are_of_last_pass(births: Births, name: str, trend: Trend) -> bool:
     return not replaced(trend.series) and births.oldest > LOG.last_pass(name)[0]
 
 
-def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
+def was_gathered(nbytes: float, largest: float, latest: int, rows: Iterable[SiteRow]) -> bool:
     """Return whether the program put all results of a line together in the end.
 
     An evaluation does so with its outputs: the list of them was meant to grow. Then a call such as
@@ -343,9 +343,10 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
         The bytes of the largest one: the last result of a loop may be alive but not gathered.
     latest : int
         The number of the last birth of the line.
+    rows : iterable of SiteRow
+        The rows of all sites in the log.
     """
-    for number in range(LOG.site_count()):
-        row = LOG.site(number)
+    for row in rows:
         # A line that gathered several lists had more bytes than one of them. One call may make many
         # arrays, such as those of a table: then all of them were made after the results.
         is_one_call = row.first_birth > latest and row.peak_nbytes <= _TABLE_TIMES * nbytes
@@ -722,6 +723,8 @@ class Evidence:
         self._names = names if beginning.has_series else []
         self.last = last - beginning.after
         self._known: dict[int, list[tuple[str, Trend]]] = {}
+        # The rows of all sites, once they are asked for.
+        self._rows: list[SiteRow] = []
         # The number of the last birth before what this is about: the run, or its last phase.
         self._start = beginning.after
         self._after_passes: Evidence | None = None
@@ -892,7 +895,9 @@ class Evidence:
         site = births.site_number
         if site is None or not sizes or not births.is_known_still:
             return False
-        return was_gathered(sum(sizes), max(sizes), LOG.site(site).last_birth)
+        if not self._rows:
+            self._rows += map(LOG.site, range(LOG.site_count()))
+        return was_gathered(sum(sizes), max(sizes), LOG.site(site).last_birth, self._rows)
 
     def released_nothing(self, births: Births, share: float = 1.0) -> bool:
         """Return whether a line released next to nothing; the parameters are those of `stays`."""
