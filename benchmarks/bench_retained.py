@@ -28,10 +28,10 @@ def seconds_of(count: int) -> tuple[float, float, float]:
     by_holder = 0.0
     find_retainers: Any = vars(classify)["_retainers"]
 
-    def timed(*arguments: Any) -> Any:
+    def timed(*arguments: Any, **options: Any) -> Any:
         nonlocal by_holder
         began = time.process_time()
-        found = find_retainers(*arguments)
+        found = find_retainers(*arguments, **options)
         by_holder = time.process_time() - began
         return found
 

@@ -132,14 +132,17 @@ class RecordBuilder:
     def _memory_record(self, piece: RecordedMemory, row: Row) -> Record:
         facts = self.sites(row.site)
         model = piece.model
-        storages = ((piece.identity, piece.nbytes),) if model is None else model.storages
+        if model is None:
+            storages: tuple[tuple[int, int], ...] = ((self._number_of(piece.identity), piece.nbytes),)
+        else:
+            storages = tuple((self._number_of(identity), nbytes) for identity, nbytes in model.storages)
         record = DRAFT_OF_RECORD(
             kind=piece.kind if model is None else model.name,
             shape=None,
             dtype=None,
             nbytes=piece.nbytes,
             used_nbytes=piece.nbytes,
-            storages=tuple((self._number_of(identity), nbytes) for identity, nbytes in storages),
+            storages=storages,
             site=facts.site,
             disposal=None,
             scope=row.scope,

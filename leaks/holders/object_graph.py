@@ -169,23 +169,21 @@ class ObjectGraph:
 
         If not, something outside of it refers to one of them, such as a variable of a library.
         """
-        # Without nodes of autograd graphs: C++ refers to them.
-        inner = {
-            number
-            for number, weight in enumerate(self.weights(tree))
-            if weight and tree.above[number] > 0 and not is_node_of_autograd(self.objects[number])
-        }
-        unexplained = dict.fromkeys(inner, 0)
+        is_asked = bytearray(len(self.objects))
+        for number, weight in enumerate(self.weights(tree)):
+            # Not nodes of autograd graphs: C++ refers to them.
+            if weight and tree.above[number] > 0 and not is_node_of_autograd(self.objects[number]):
+                is_asked[number] = 1
+        unexplained = [0] * len(self.objects)
         for key, number in self._numbers.items():
             # The search passes over buffers.
-            if number in inner and key in search.seen:
+            if is_asked[number] and key in search.seen:
                 is_in_objects = self.objects[number] is not None
                 unexplained[number] += _references(search.seen, key) - _OF_THE_SEARCH - is_in_objects
         for below in islice(self.successors, 1, None):
             for number in below:
-                if number in inner:
-                    unexplained[number] -= 1
-        left = {number for number, references in unexplained.items() if references > 0}
+                unexplained[number] -= 1
+        left = {number for number, references in enumerate(unexplained) if references > 0 and is_asked[number]}
         for key, number in self._numbers.items() if left else ():
             if number in left:
                 kind = kind_of(search.seen[key])

@@ -20,7 +20,7 @@ from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
 from .dominators import UNREACHED, Dominators, dominators_of
 from .growing import growing_line
-from .object_graph import ObjectGraph, is_node_of_autograd
+from .object_graph import ObjectGraph
 from .origins import reworded
 from .paths import holder_of
 from .references import (
@@ -154,7 +154,9 @@ def _named_nodes(graph: ObjectGraph, tree: Dominators) -> list[int]:
     named = naming.named
     for node in tree.order[1:]:
         other = named[tree.above[node]]
-        named[node] = node if naming.is_better(node, other) else other
+        # Most nodes are storages with their tensors, for which anything around them is better.
+        is_tensor_in_other = other and node <= len(graph.storages)
+        named[node] = node if not is_tensor_in_other and naming.is_better(node, other) else other
     return named
 
 
@@ -178,9 +180,16 @@ class _Naming:
         If `other` is 0, there is none around it.
         """
         thing = self._graph.objects[node]
-        if thing is None or not self._weights[node] or is_node_of_autograd(thing) or is_namespace(thing):
+        if thing is None or not self._weights[node]:
             return False
-        is_part = framework_of(class_of(thing)) is not None or _is_inner(self._graph, node, self._tree.above)
+        known = framework_of(class_of(thing))
+        if known is not None:
+            # A tensor or a model, which is named only if there is nothing else; or part of a graph.
+            is_named = not other and known.part != "node"
+            return is_named and self._graph.is_of_one_variable(node, self._tree)
+        if is_namespace(thing):
+            return False
+        is_part = _is_inner(self._graph, node, self._tree.above)
         if not other:
             return not is_part or self._graph.is_of_one_variable(node, self._tree)
         if is_part or self._is_within_its_like(node, other):

@@ -322,20 +322,22 @@ def _retainers(
     pieces = [(storages, index) for index in sorted(row_of) if (storages := _storages_of(found, index))]
     all_retained = holders.retained(pieces, asks_libraries=not is_look)
     # What is retained of each row, by ``id`` of the row.
-    totals = _nbytes_by_row((piece for retained in all_retained for piece in retained.pieces), row_of)
+    by_row = [(retained, *_by_row(retained.pieces, row_of)) for retained in all_retained]
+    totals: Counter[int] = Counter()
+    for _, _, nbytes_by_row in by_row:
+        totals.update(nbytes_by_row)
     retainers: list[Retainer] = []
-    for retained in all_retained:
+    for retained, counts, nbytes_by_row in by_row:
         by_site: dict[Site, int] = {}
         for site, site_nbytes in _nbytes_by_site(found, retained.pieces):
             by_site[site] = by_site.get(site, 0) + site_nbytes
-        counts = Counter(id(row_of[index]) for index, _ in retained.pieces)
-        nbytes_by_row = _nbytes_by_row(retained.pieces, row_of)
+        of_rows = [row for row in rows if id(row) in counts]
         growing = [
             (row.trend, counts[id(row)] / len(places[id(row)]), nbytes_by_row[id(row)] / (totals[id(row)] or 1))
-            for row in rows
-            if id(row) in counts and row.trend is not None and row.trend.over == "passes"
+            for row in of_rows
+            if row.trend is not None and row.trend.over == "passes"
         ]
-        known = {row_of[index].known for index, _ in retained.pieces}
+        known = {row.known for row in of_rows}
         weights = [1.0 if (row := found.rows[index]) is None else row.weight for index, _ in retained.pieces]
         sizes = [nbytes * weight for (_, nbytes), weight in zip(retained.pieces, weights, strict=True)]
         retainers.append(
@@ -349,7 +351,7 @@ def _retainers(
                 count_per_pass=sum(trend.count_per_pass * share for trend, share, _ in growing),
                 nbytes_per_pass=sum(trend.nbytes_per_pass * share for trend, _, share in growing),
                 grown_at=retained.grown_at,
-                kinds=tuple(dict.fromkeys(kind for index, _ in retained.pieces if (kind := row_of[index].tensor_kind))),
+                kinds=tuple(dict.fromkeys(kind for row in of_rows if (kind := row.tensor_kind))),
                 pid=os.getpid(),
                 known=known.pop() if len(known) == 1 else None,
             )
@@ -357,12 +359,18 @@ def _retainers(
     return tuple(sorted(retainers, key=lambda row: (-row.nbytes, row.holder)))
 
 
-def _nbytes_by_row(pieces: Iterable[tuple[int, int]], row_of: Mapping[int, Leak]) -> Counter[int]:
-    """Return the bytes of some pieces by the row that they belong to, by ``id`` of the row."""
-    nbytes_by_row: Counter[int] = Counter()
+def _by_row(pieces: Iterable[tuple[int, int]], row_of: Mapping[int, Leak]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the number and the bytes of some pieces, by ``id`` of the row that they belong to."""
+    counts: dict[int, int] = {}
+    nbytes_by_row: dict[int, int] = {}
     for index, nbytes in pieces:
-        nbytes_by_row[id(row_of[index])] += nbytes
-    return nbytes_by_row
+        key = id(row_of[index])
+        if key in counts:
+            counts[key] += 1
+            nbytes_by_row[key] += nbytes
+        else:
+            counts[key], nbytes_by_row[key] = 1, nbytes
+    return counts, nbytes_by_row
 
 
 def _nbytes_by_site(found: Census, pieces: Iterable[tuple[int, int]]) -> Iterable[tuple[Site, int]]:
